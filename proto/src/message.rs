@@ -1,0 +1,199 @@
+//! What passes between the helper and its two peers, and how many descriptors each message carries.
+//!
+//! One request is answered by exactly one reply, in order; events may come between. No request carries a path
+//! that the helper opens for its peer (`[10.2]`).
+
+use crate::ids::{InvocationId, MountId};
+use crate::plan::{PlanFault, SandboxReport, SpawnPlan};
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// A message of one direction of a link.
+pub trait Message: Serialize + for<'de> Deserialize<'de> {
+    /// How many descriptors travel with it; a packet with another number is refused.
+    fn descriptors(&self) -> usize;
+}
+
+/// What the broker or SkillFS asks of the helper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Broker: lease a uid and make the invocation's socket (`[2.2]`). Answer: [`Reply::SocketCreated`].
+    CreateSocket {
+        /// The invocation.
+        invocation: InvocationId,
+    },
+    /// Broker: run `plan` in a sandbox. Carries one descriptor for each bind. Answer: [`Reply::Spawned`].
+    Spawn {
+        /// The invocation; it must hold a lease and have no running sandbox.
+        invocation: InvocationId,
+        /// What to run.
+        plan: Box<SpawnPlan>,
+    },
+    /// Broker: signal the program (TERM) or end the whole sandbox (KILL). Answer: [`Reply::Done`], also when it
+    /// has already ended.
+    Signal {
+        /// The invocation.
+        invocation: InvocationId,
+        /// Which signal.
+        signal: Signal,
+    },
+    /// Broker: end what still runs, remove the socket, give the lease back. Answer: [`Reply::Done`].
+    Release {
+        /// The invocation.
+        invocation: InvocationId,
+    },
+    /// SkillFS: mount the mount point of that number. Answer: [`Reply::Mounted`].
+    Mount {
+        /// Which.
+        mount: MountId,
+    },
+    /// SkillFS: unmount it. Answer: [`Reply::Done`].
+    Unmount {
+        /// Which.
+        mount: MountId,
+    },
+}
+
+/// The signals that may be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Signal {
+    /// SIGTERM to the program itself.
+    Term,
+    /// SIGKILL to everything in the sandbox.
+    Kill,
+}
+
+/// The helper's one answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The socket listens; carries the listening descriptor (stream, non-blocking).
+    SocketCreated {
+        /// Leased uid (and gid): the only peer that may connect.
+        uid: u32,
+    },
+    /// The program runs; carries its stdin (to write), stdout and stderr (to read).
+    Spawned {
+        /// What is really enforced.
+        report: SandboxReport,
+    },
+    /// Mounted; carries the FUSE descriptor, INIT not yet read.
+    Mounted,
+    /// Done.
+    Done,
+    /// Not done, and nothing left behind.
+    Refused(Refusal),
+}
+
+/// What the helper tells unasked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The program of that invocation ended, and with it the whole sandbox.
+    Exited {
+        /// The invocation.
+        invocation: InvocationId,
+        /// How.
+        exit: Exit,
+    },
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exit {
+    /// Exit status.
+    Code(u8),
+    /// Ended by a signal of that number.
+    Signal(u8),
+}
+
+/// Everything that comes from the helper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromHelper {
+    /// The answer to the oldest request without one.
+    Reply(Reply),
+    /// Something that happened.
+    Event(Event),
+}
+
+/// Why the helper refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The packet is not a request of this version; the link is closed after it.
+    Malformed,
+    /// Not a request of this peer's role; the link is closed after it.
+    Role,
+    /// Another live link already has this role.
+    Busy,
+    /// Not now: unknown invocation, a second spawn, a mount that is mounted.
+    Phase,
+    /// The plan is not well formed.
+    Plan(PlanFault),
+    /// Above the ceiling; the text names the key.
+    Ceiling(String),
+    /// A descriptor is not what it must be; the text says what was found.
+    Descriptor(String),
+    /// The socket path exists already; nothing was removed.
+    Exists,
+    /// A never-skipped part of the sandbox is not available (`[10.6]`).
+    Unavailable {
+        /// Which part.
+        step: String,
+        /// errno.
+        errno: i32,
+    },
+    /// The program could not be executed: errno of execve (ENOENT, EACCES, ENOEXEC, …).
+    Exec {
+        /// errno.
+        errno: i32,
+    },
+    /// A system call failed.
+    System {
+        /// What was being done.
+        step: String,
+        /// errno.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let os = |n: &i32| std::io::Error::from_raw_os_error(*n);
+        match self {
+            Refusal::Malformed => write!(f, "the helper did not understand the request (another version?)"),
+            Refusal::Role => write!(f, "the helper does not take this request from this user"),
+            Refusal::Busy => write!(f, "the helper already serves another link of this role"),
+            Refusal::Phase => write!(f, "the helper does not take this request now"),
+            Refusal::Plan(fault) => write!(f, "{fault} is not acceptable"),
+            Refusal::Ceiling(key) => write!(f, "above the helper's ceiling: {key}"),
+            Refusal::Descriptor(what) => write!(f, "a descriptor was refused: {what}"),
+            Refusal::Exists => write!(f, "the socket path exists already; it was left alone"),
+            Refusal::Unavailable { step, errno } => {
+                write!(f, "this kernel cannot give what a sandbox may never lack: {step}: {}", os(errno))
+            }
+            Refusal::Exec { errno } => write!(f, "the program cannot be executed: {}", os(errno)),
+            Refusal::System { step, errno } => write!(f, "{step}: {}", os(errno)),
+        }
+    }
+}
+
+impl Message for Request {
+    fn descriptors(&self) -> usize {
+        match self {
+            Request::Spawn { plan, .. } => plan.binds.len(),
+            Request::CreateSocket { .. }
+            | Request::Signal { .. }
+            | Request::Release { .. }
+            | Request::Mount { .. }
+            | Request::Unmount { .. } => 0,
+        }
+    }
+}
+
+impl Message for FromHelper {
+    fn descriptors(&self) -> usize {
+        match self {
+            FromHelper::Reply(Reply::SocketCreated { .. } | Reply::Mounted) => 1,
+            FromHelper::Reply(Reply::Spawned { .. }) => 3,
+            FromHelper::Reply(Reply::Done | Reply::Refused(_)) | FromHelper::Event(_) => 0,
+        }
+    }
+}

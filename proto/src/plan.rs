@@ -1,0 +1,315 @@
+//! What the helper may be asked to build: bounded data whose `check` is pure. A skill and a `Bash` sandbox are
+//! one plan with different binds.
+
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// Most arguments of a plan, the program included.
+pub const MAX_ARGS: usize = 256;
+/// Most environment entries of a plan.
+pub const MAX_ENV: usize = 32;
+/// Most bytes of all arguments and environment entries together.
+pub const MAX_WORD_BYTES: usize = 48 * 1024;
+/// Most directories bound into a sandbox beside the system's own.
+pub const MAX_BINDS: usize = 64;
+/// Longest path inside a sandbox, in bytes.
+pub const MAX_PATH: usize = 1024;
+
+/// Why a plan cannot be right, whatever the ceiling says. The text names the part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PlanFault {
+    /// No argument at all, or more than [`MAX_ARGS`].
+    Args,
+    /// More than [`MAX_ENV`] entries, or one that is not `KEY=value`.
+    Env,
+    /// Arguments and environment exceed [`MAX_WORD_BYTES`], or a word holds a NUL.
+    Words,
+    /// A path that is not absolute, not normal, or longer than [`MAX_PATH`].
+    Path,
+    /// More than [`MAX_BINDS`] binds, or two on one target, or a target outside the places for binds.
+    Binds,
+    /// A limit of zero.
+    Limits,
+}
+
+impl fmt::Display for PlanFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PlanFault::Args => "plan: number of arguments",
+            PlanFault::Env => "plan: environment",
+            PlanFault::Words => "plan: size or content of arguments and environment",
+            PlanFault::Path => "plan: a path",
+            PlanFault::Binds => "plan: binds",
+            PlanFault::Limits => "plan: a limit of zero",
+        })
+    }
+}
+
+/// A path inside the sandbox: absolute, of normal components only, at most [`MAX_PATH`] bytes, without NUL.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SandboxPath(String);
+
+impl SandboxPath {
+    /// Checks `path`. `/` itself is refused: nothing is bound or run there.
+    pub fn new(path: &str) -> Result<Self, PlanFault> {
+        let rest = path.strip_prefix('/').ok_or(PlanFault::Path)?;
+        if path.len() > MAX_PATH || path.contains('\0') {
+            return Err(PlanFault::Path);
+        }
+        if rest.split('/').any(|c| c.is_empty() || c == "." || c == "..") {
+            return Err(PlanFault::Path);
+        }
+        Ok(SandboxPath(path.to_owned()))
+    }
+
+    /// The path, beginning with `/`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The components, none empty.
+    pub fn components(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|c| !c.is_empty())
+    }
+}
+
+impl TryFrom<String> for SandboxPath {
+    type Error = &'static str;
+    fn try_from(s: String) -> Result<Self, &'static str> {
+        SandboxPath::new(&s).map_err(|_| "not an absolute, normal path")
+    }
+}
+
+impl From<SandboxPath> for String {
+    fn from(p: SandboxPath) -> String {
+        p.0
+    }
+}
+
+/// How a bound directory appears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BindKind {
+    /// A sealed copy: read-only, executable, without set-id or devices; its descriptor must lie in a root of
+    /// kind `sealed`.
+    Sealed,
+    /// A granted directory, idmapped so that the broker's files are the sandbox's own.
+    Grant {
+        /// Whether the sandbox may write; else the clone is read-only.
+        writable: bool,
+    },
+}
+
+/// One directory bound into a sandbox. Takes one descriptor, in the order of the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// Where it appears.
+    pub target: SandboxPath,
+    /// How it appears.
+    pub kind: BindKind,
+}
+
+/// Which limit bounds a process's memory (`[1.4]`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryLimit {
+    /// RLIMIT_AS, the default.
+    AddressSpace,
+    /// RLIMIT_DATA, for runtimes that reserve address space they never use.
+    Data,
+}
+
+/// Limits of one sandbox. The ceiling may only lower them; zero is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// MiB of memory: the rlimit that `memory_kind` names, and memory.max where there is a cgroup.
+    pub memory_mb: u32,
+    /// Which rlimit bounds it.
+    pub memory_kind: MemoryLimit,
+    /// RLIMIT_CPU, in seconds.
+    pub cpu_s: u32,
+    /// RLIMIT_NPROC: processes and threads, the program itself included.
+    pub processes: u32,
+    /// RLIMIT_NOFILE.
+    pub open_files: u32,
+    /// RLIMIT_FSIZE, in MiB.
+    pub file_mb: u32,
+    /// Size of the private /tmp and of /dev/shm, each, in MiB.
+    pub tmp_mb: u32,
+}
+
+/// Which filter a sandbox runs under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Profile {
+    /// A skill: may use AF_UNIX sockets, of which its view holds exactly one.
+    Skill,
+    /// The Bash tool: no sockets at all but socket pairs.
+    Bash,
+}
+
+/// Everything the helper needs to know of one sandbox. It never learns why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpawnPlan {
+    /// The program, as a path inside the sandbox.
+    pub program: SandboxPath,
+    /// argv, argv[0] included.
+    pub args: Vec<Vec<u8>>,
+    /// `KEY=value` entries: the whole environment.
+    pub env: Vec<Vec<u8>>,
+    /// Working directory inside the sandbox.
+    pub cwd: SandboxPath,
+    /// Directories bound in; each takes one descriptor.
+    pub binds: Vec<Bind>,
+    /// Whether the sandbox sees the invocation's socket (it must have been created).
+    pub socket: bool,
+    /// Limits.
+    pub limits: Limits,
+    /// Filter.
+    pub profile: Profile,
+}
+
+impl SpawnPlan {
+    /// Whether the plan is well formed. Pure: the ceiling is compared elsewhere.
+    pub fn check(&self) -> Result<(), PlanFault> {
+        if self.args.is_empty() || self.args.len() > MAX_ARGS {
+            return Err(PlanFault::Args);
+        }
+        if self.env.len() > MAX_ENV
+            || !self.env.iter().all(|e| e.iter().position(|b| *b == b'=').is_some_and(|i| i > 0))
+        {
+            return Err(PlanFault::Env);
+        }
+        let mut bytes = 0usize;
+        for word in self.args.iter().chain(&self.env) {
+            if word.contains(&0) {
+                return Err(PlanFault::Words);
+            }
+            bytes = bytes.saturating_add(word.len() + 1);
+        }
+        if bytes > MAX_WORD_BYTES {
+            return Err(PlanFault::Words);
+        }
+        if self.binds.len() > MAX_BINDS {
+            return Err(PlanFault::Binds);
+        }
+        for (i, a) in self.binds.iter().enumerate() {
+            if self.binds[..i].iter().any(|b| b.target == a.target) {
+                return Err(PlanFault::Binds);
+            }
+            if a.kind == BindKind::Sealed && !a.target.as_str().starts_with("/opt/cyberos/skills/") {
+                return Err(PlanFault::Binds);
+            }
+        }
+        let l = &self.limits;
+        if [l.memory_mb, l.cpu_s, l.processes, l.open_files, l.file_mb, l.tmp_mb].contains(&0) {
+            return Err(PlanFault::Limits);
+        }
+        Ok(())
+    }
+}
+
+/// Something a sandbox can be made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Feature {
+    /// pid, mount, network, IPC and UTS namespaces. Never skipped.
+    Namespaces,
+    /// A uid and gid of its own. Never skipped.
+    OwnUid,
+    /// no_new_privs. Never skipped.
+    NoNewPrivs,
+    /// No capability in any set. Never skipped.
+    NoCapabilities,
+    /// The system-call filter. Never skipped.
+    Seccomp,
+    /// Resource limits.
+    Rlimits,
+    /// memory, pids and cpu limits by control group.
+    Cgroup,
+    /// Landlock rules with scopes.
+    Landlock,
+}
+
+impl Feature {
+    /// The word used in rows, status and `doctor`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Feature::Namespaces => "namespaces",
+            Feature::OwnUid => "own_uid",
+            Feature::NoNewPrivs => "no_new_privs",
+            Feature::NoCapabilities => "no_capabilities",
+            Feature::Seccomp => "seccomp",
+            Feature::Rlimits => "rlimits",
+            Feature::Cgroup => "cgroup",
+            Feature::Landlock => "landlock",
+        }
+    }
+}
+
+/// What the kernel really enforced on one sandbox (`[10.6]`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxReport {
+    /// The leased uid; the gid is the same number.
+    pub uid: u32,
+    /// Features in force.
+    pub enforced: Vec<Feature>,
+    /// Features that this kernel or this build does not give.
+    pub skipped: Vec<Feature>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn plan() -> SpawnPlan {
+        SpawnPlan {
+            program: SandboxPath::new("/opt/cyberos/skills/x/main").unwrap(),
+            args: vec![b"main".to_vec()],
+            env: vec![b"PATH=/usr/bin".to_vec()],
+            cwd: SandboxPath::new("/opt/cyberos/skills/x").unwrap(),
+            binds: vec![Bind {
+                target: SandboxPath::new("/opt/cyberos/skills/x").unwrap(),
+                kind: BindKind::Sealed,
+            }],
+            socket: true,
+            limits: Limits {
+                memory_mb: 512,
+                memory_kind: MemoryLimit::AddressSpace,
+                cpu_s: 1800,
+                processes: 8,
+                open_files: 256,
+                file_mb: 256,
+                tmp_mb: 64,
+            },
+            profile: Profile::Skill,
+        }
+    }
+
+    #[test]
+    fn a_good_plan_passes_and_each_fault_is_named() {
+        assert_eq!(plan().check(), Ok(()));
+        type Spoil = fn(&mut SpawnPlan);
+        let faults: [(Spoil, PlanFault); 9] = [
+            (|p| p.args.clear(), PlanFault::Args),
+            (|p| p.args = vec![vec![]; MAX_ARGS + 1], PlanFault::Args),
+            (|p| p.args.push(b"a\0b".to_vec()), PlanFault::Words),
+            (|p| p.args.push(vec![b'a'; MAX_WORD_BYTES]), PlanFault::Words),
+            (|p| p.env.push(b"NOEQUALS".to_vec()), PlanFault::Env),
+            (|p| p.env.push(b"=x".to_vec()), PlanFault::Env),
+            (|p| p.binds.push(p.binds[0].clone()), PlanFault::Binds),
+            (|p| p.binds[0].target = SandboxPath::new("/usr/bin").unwrap(), PlanFault::Binds),
+            (|p| p.limits.processes = 0, PlanFault::Limits),
+        ];
+        for (i, (spoil, fault)) in faults.iter().enumerate() {
+            let mut p = plan();
+            spoil(&mut p);
+            assert_eq!(p.check(), Err(*fault), "fault {i}");
+        }
+    }
+
+    #[test]
+    fn sandbox_paths_are_absolute_and_normal() {
+        for bad in ["", "/", "a", "/a/", "/a//b", "/a/./b", "/a/../b", "/..", "/a\0"] {
+            assert!(SandboxPath::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(SandboxPath::new("/a/..b/c").is_ok());
+    }
+}

@@ -1,0 +1,1 @@
+//! The import rules and the size of the root part, checked by machine.
