@@ -57,7 +57,7 @@ pub enum ControlReply {
     Malformed,
 }
 
-/// What is shown of a skill (seed 002's decision).
+/// What is shown of a skill (the decision of SPEC.md's appendix A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The live folder.

@@ -114,6 +114,12 @@ impl<S, R> AsFd for Link<S, R> {
     }
 }
 
+impl<S, R> AsRawFd for Link<S, R> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
 /// A link and its mirror.
 pub type Pair<S, R> = (Link<S, R>, Link<R, S>);
 

@@ -151,7 +151,7 @@ pub enum Profile {
 pub struct SpawnPlan {
     /// The program, as a path inside the sandbox.
     pub program: SandboxPath,
-    /// argv, argv[0] included.
+    /// argv, its first word (the name of the program) included.
     pub args: Vec<Vec<u8>>,
     /// `KEY=value` entries: the whole environment.
     pub env: Vec<Vec<u8>>,

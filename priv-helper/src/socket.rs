@@ -1,0 +1,72 @@
+//! An invocation's socket in /tmp (`[2.2]`): made so that nobody but the lease can ever have connected, and removed
+//! only while it is still the one that was made. It knows nothing of who will serve it.
+
+use crate::{step, sys};
+use cyberos_proto::ids::InvocationId;
+use cyberos_proto::message::Refusal;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use nix::{errno::Errno, libc::S_IFSOCK};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::{fs, ops::RangeInclusive};
+
+const PREFIX: &str = "cyberos-skill-broker.";
+const SUFFIX: &str = ".sock";
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+pub(crate) fn path(invocation: InvocationId) -> PathBuf {
+    Path::new("/tmp").join(format!("{PREFIX}{invocation}{SUFFIX}"))
+}
+
+/// Makes the socket and answers it with its inode. It is born with its owner and mode: bound with the file system ids
+/// of the lease under umask 0177; and nobody can connect before it listens.
+pub(crate) fn create(invocation: InvocationId, uid: u32) -> Result<(OwnedFd, u64), Refusal> {
+    let path = path(invocation);
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = step("socket", socket(AddressFamily::Unix, SockType::Stream, flags, None))?;
+    let address = step("socket address", UnixAddr::new(&path))?;
+    let before = umask(Mode::from_bits_truncate(0o177));
+    setfsgid(Gid::from_raw(uid));
+    setfsuid(Uid::from_raw(uid));
+    let bound = bind(fd.as_raw_fd(), &address);
+    setfsuid(Uid::from_raw(0));
+    setfsgid(Gid::from_raw(0));
+    umask(before);
+    match bound {
+        Err(Errno::EADDRINUSE | Errno::EEXIST) => return Err(Refusal::Exists),
+        other => step("bind the socket", other)?,
+    }
+    let made = step("look at the socket", sys::identity_at(&path))?;
+    if !made.is_socket(made.0.stx_ino, uid) || made.0.stx_mode & 0o7777 != 0o600 {
+        // Not what was just bound, so not ours to remove either.
+        return step("the socket was replaced", Err(Errno::ESTALE));
+    }
+    let listens = Backlog::new(BACKLOG).and_then(|b| listen(&fd, b));
+    step("listen", listens).inspect_err(|_| remove(invocation, made.0.stx_ino, uid))?;
+    Ok((fd, made.0.stx_ino))
+}
+
+/// Removes the socket if it is still the one of that inode and owner. /tmp is sticky, and no process of the owner can
+/// reach it, so nothing can come between look and removal.
+pub(crate) fn remove(invocation: InvocationId, inode: u64, uid: u32) {
+    let path = path(invocation);
+    if sys::identity_at(&path).is_ok_and(|i| i.is_socket(inode, uid)) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Removes every socket with exactly such a name that belongs to a uid of `uids`.
+pub(crate) fn sweep(uids: RangeInclusive<u32>) {
+    for entry in fs::read_dir("/tmp").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok());
+        let of_ours = |i: sys::Identity| i.is(S_IFSOCK) && uids.contains(&i.0.stx_uid);
+        if id.is_some_and(|id| path(id) == entry.path()) && sys::identity_at(&entry.path()).is_ok_and(of_ours)
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

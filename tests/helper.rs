@@ -1,0 +1,23 @@
+//! The privileged helper keeps its promises, tried on the real program over its socket: what a sandbox is, what
+//! ordinary programs can do in it, what a peer can ask, what is left behind.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "what a test's own tools cannot do fails the test"
+)]
+
+#[path = "helper/cleanup.rs"]
+mod cleanup;
+#[path = "helper/programs.rs"]
+mod programs;
+#[path = "helper/requests.rs"]
+mod requests;
+#[path = "helper/sandbox.rs"]
+mod sandbox;
+#[path = "helper/start.rs"]
+mod start;
+#[path = "support/helper.rs"]
+mod support;
+#[path = "helper/views.rs"]
+mod views;
