@@ -1,1 +1,51 @@
+//! SkillFS: a FUSE view of a skills folder in which an external provider decides what is shown.
+//!
+//! One lookup is one straight line:
+//!
+//! ```text
+//! kernel → fs (thin fuser adapter) → lookup::child(parent, name) → mapping::shown(skill)     [unknown = hidden]
+//!        → inode::intern(O_PATH descriptor) → reply.entry(long time)
+//! change → watch → queue → resolver (one run a skill) → provider → verdict::validate → mapping::install
+//!        → flips → notify (the kernel forgets)
+//! ```
+//!
+//! | module | says |
+//! | --- | --- |
+//! | [`cli`], [`client`], [`daemon`] | the command line, the operator's questions, the process that mounts |
+//! | [`helper`] | what the root helper is asked: mount, unmount |
+//! | [`source`], `beneath` | which entries are skills; the only place that opens what a source holds |
+//! | [`provider`], [`spawn`], [`verdict`] | asks the provider, with bounds; validates the form of its answer |
+//! | [`snapshot`] | whether a snapshot that a provider names may be shown |
+//! | [`queue`], [`resolver`], [`watch`] | when, how and why a skill is decided |
+//! | [`mapping`], `state` | what is shown of each skill, its epoch, whether it is pending |
+//! | [`view`] | the pure rules: what is shown when, and how an entry appears |
+//! | [`lookup`], [`inode`], [`listing`], [`fs`] | what the kernel asks and is told |
+//! | [`flips`], [`notify`] | what the kernel must forget |
+//! | [`control`] | what the broker and the operator ask |
+//!
+//! SkillFS judges no content: security is the provider's judgement, path safety is SkillFS's (`[9.6]`).
 
+mod beneath;
+pub mod cli;
+pub mod client;
+pub mod control;
+pub mod daemon;
+pub mod flips;
+pub mod fs;
+pub mod helper;
+pub mod inode;
+pub mod ledger;
+pub mod listing;
+pub mod lookup;
+pub mod mapping;
+pub mod notify;
+pub mod provider;
+pub mod queue;
+pub mod resolver;
+pub mod snapshot;
+pub mod source;
+pub mod spawn;
+mod state;
+pub mod verdict;
+pub mod view;
+pub mod watch;

@@ -1,1 +1,231 @@
-fn main() {}
+//! The command line of the provider that ships with the project (`[9.10]`; `skill-ledger(1)` says the same for users). A few
+//! lines a command; the work is in `skillfs::ledger`. SkillFS runs `scan` and `resolve`, people run the rest.
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+use skillfs::ledger::answer::Answer;
+use skillfs::ledger::beneath::shown;
+use skillfs::ledger::certify::{Request, certify};
+use skillfs::ledger::findings::{self, Findings};
+use skillfs::ledger::floor::DEFAULT_STATE;
+use skillfs::ledger::keys::{self, DEFAULT_KEYS, DEFAULT_NAME, DEFAULT_TRUSTED};
+use skillfs::ledger::resolve::{Sources, resolve, scan};
+use skillfs::ledger::skill::{Skill, absolute};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Signed versions of skills, and the answer to what SkillFS may show of them.
+#[derive(Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    places: Places,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct Places {
+    /// Folder of signing keys; only init and certify look there
+    #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_KEYS)]
+    keys: PathBuf,
+    /// Folder of the public keys (*.pub) that are believed
+    #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_TRUSTED)]
+    trusted: PathBuf,
+    /// Folder in which the newest version seen of each skill is remembered
+    #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_STATE)]
+    state: PathBuf,
+    /// Print one JSON object on stdout
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a key pair: the private half for certify, the public half for SkillFS to believe
+    Init {
+        /// Name of the pair: its files are NAME.key and NAME.pub
+        #[arg(long, default_value = DEFAULT_NAME)]
+        name: String,
+    },
+    /// Certify a skill as it is now: take a snapshot and sign a manifest of it
+    Certify {
+        /// The skill's folder
+        dir: PathBuf,
+        /// A scanner's report (SARIF 2.1.0): errors make the version deny, warnings warn
+        #[arg(long, value_name = "SARIF")]
+        findings: Option<PathBuf>,
+        /// Name of the key pair that signs
+        #[arg(long, default_value = DEFAULT_NAME)]
+        name: String,
+        /// Certify only this content (status --json tells the digest of what lies there)
+        #[arg(long, value_name = "sha256:HEX")]
+        expect: Option<String>,
+    },
+    /// Look whether resolve will have what it needs (SkillFS runs this)
+    Scan {
+        /// The skill's folder
+        dir: PathBuf,
+    },
+    /// Decide what may be shown of a skill (SkillFS runs this)
+    Resolve {
+        /// The skill's folder
+        dir: PathBuf,
+    },
+    /// Show the state of a skill, or of every skill in a folder of skills
+    Status {
+        /// A skill's folder, or a folder of skills
+        dir: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let plain = !io::stderr().is_terminal() || std::env::var_os("NO_COLOR").is_some();
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_target(false)
+        .without_time()
+        .with_ansi(!plain)
+        .init();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // A reader that has gone away needs no message.
+            if e.downcast_ref::<io::Error>().is_none_or(|e| e.kind() != io::ErrorKind::BrokenPipe) {
+                tracing::error!("{}", shown(format!("{e:#}").as_bytes(), 2000));
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    let sources =
+        |record| Sources { trusted: cli.places.trusted.clone(), state: cli.places.state.clone(), record };
+    match &cli.command {
+        Command::Init { name } => init(&cli.places, name),
+        Command::Certify { dir, findings, name, expect } => {
+            certify_one(&cli.places, dir, findings.as_deref(), name, expect.clone())
+        }
+        Command::Scan { dir } => print_json(&scan(dir, &sources(true))),
+        Command::Resolve { dir } => print_json(&resolve(dir, &sources(true))),
+        Command::Status { dir } => status(dir, &sources(false), cli.places.json),
+    }
+}
+
+fn init(places: &Places, name: &str) -> Result<()> {
+    let pair = keys::init(&places.keys, &places.trusted, name)?;
+    if places.json {
+        return print_json(&serde_json::json!({
+            "privateKey": pair.private, "publicKey": pair.public, "keyId": pair.id, "made": pair.made,
+        }));
+    }
+    let made = if pair.made { "made" } else { "kept" };
+    print(&format!(
+        "{made} signing key {} (keep it from SkillFS's user)\ntrusted as {} ({})\n",
+        pair.private.display(),
+        pair.public.display(),
+        pair.id
+    ))
+}
+
+fn certify_one(
+    places: &Places,
+    dir: &Path,
+    report: Option<&Path>,
+    name: &str,
+    expected_digest: Option<String>,
+) -> Result<()> {
+    // This process holds a key that signs: nobody else of this user may look into it.
+    nix::sys::prctl::set_dumpable(false).context("making this process unreadable for others")?;
+    let key = keys::signing_key(&places.keys, name)?;
+    let findings = report.map_or(Ok(Findings::default()), findings::read)?;
+    let skill = Skill::open_unlinked(dir)?;
+    let name = skill.name.clone();
+    let done = certify(Request {
+        skill,
+        findings,
+        key,
+        trusted: places.trusted.clone(),
+        state: places.state.clone(),
+        expected_digest,
+    })?;
+    for note in &done.notes {
+        tracing::warn!("{}", shown(note.as_bytes(), 1000));
+    }
+    if places.json {
+        return print_json(&serde_json::json!({
+            "skillName": name, "version": done.version.to_string(), "treeDigest": done.tree_digest,
+            "status": done.status, "made": done.made, "notes": done.notes,
+        }));
+    }
+    let what = if done.made { "certified" } else { "unchanged" };
+    let (name, status) = (shown(name.as_str().as_bytes(), 64), done.status.word());
+    print(&format!("{what} {name} {} {status} {}\n", done.version, done.tree_digest))
+}
+
+fn status(dir: &Path, sources: &Sources, json: bool) -> Result<()> {
+    let dir = absolute(dir).with_context(|| dir.display().to_string())?;
+    let is_skill = ["SKILL.md", ".skill-meta"].iter().any(|name| dir.join(name).symlink_metadata().is_ok());
+    if is_skill {
+        let answer = resolve(&dir, sources);
+        return if json { print_json(&answer) } else { print(&table(&[answer])) };
+    }
+    let listing = || format!("listing the skills in {}", dir.display());
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(&dir).with_context(listing)? {
+        let entry = entry.with_context(listing)?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") && entry.path().is_dir() {
+            folders.push(entry.path());
+        }
+    }
+    if folders.is_empty() && !json {
+        bail!("{} is no skill (it has no SKILL.md) and holds no folders", dir.display());
+    }
+    folders.sort();
+    let answers: Vec<Answer> = folders.iter().map(|folder| resolve(folder, sources)).collect();
+    if json { print_json(&serde_json::json!({ "skills": answers })) } else { print(&table(&answers)) }
+}
+
+/// One line a skill, in columns.
+fn table(answers: &[Answer]) -> String {
+    let mut rows = vec![["SKILL", "STATUS", "SHOWN", "VERSION", "TRUSTED", "WHY"].map(str::to_owned)];
+    rows.extend(answers.iter().map(|a| {
+        let version = |v: &Option<String>| v.clone().unwrap_or_else(|| "-".to_owned());
+        [
+            shown(a.skill_name.as_bytes(), 64),
+            a.status.word().to_owned(),
+            a.decision.word().to_owned(),
+            version(&a.current_version),
+            version(&a.trusted_version),
+            a.reason.clone().unwrap_or_default(),
+        ]
+    }));
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..5).map(width).chain([0]).collect();
+    let mut out = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string(value)?))
+}
+
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,335 @@
+//! What the kernel knows of the view, by node id: an O_PATH descriptor an inode, held until FORGET.
+//!
+//! - The root and each skill's top directory have ids that never change, whatever is shown of the skill, so that a
+//!   working directory there survives every flip.
+//! - Any other id is made of (tree, device, inode), so that live file and snapshot file differ, and a file keeps
+//!   its number when the kernel forgets it and asks again. As long as the kernel knows an id, our descriptor keeps
+//!   the source's inode from being used for another file, so one id is never two files at a time; and a tree's
+//!   number is never used again.
+//! - With zero-message opens the kernel opens files by itself; that an id still answers is what keeps an open
+//!   handle on what it was opened on.
+//!
+//! It knows neither decisions nor FUSE messages. `lookup.rs` fills it, `notify.rs` walks it.
+
+use crate::beneath;
+use crate::listing::Listing;
+use crate::mapping::{SkillId, Tree};
+use nix::errno::Errno;
+use nix::sys::stat::{FileStat, fstat};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Id of the mount's root.
+pub const ROOT: u64 = 1;
+const FIRST_TOP: u64 = 2;
+const FIRST_NODE: u64 = 1 << 40;
+
+/// The id of a skill's top directory.
+pub fn top_id(skill: SkillId) -> u64 {
+    FIRST_TOP + u64::from(skill.0)
+}
+
+/// The id that an inode of a tree has, unless it collides with another one.
+pub fn node_id(tree: u64, device: u64, inode: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (tree, device, inode).hash(&mut hasher);
+    // Positive also as a signed number, which some programs take it for.
+    FIRST_NODE + hasher.finish() % (1 << 62)
+}
+
+/// What the kernel was told of a directory.
+#[derive(Debug, Default)]
+pub struct Directory {
+    /// Names that it may have cached.
+    noted: Mutex<HashSet<OsString>>,
+    /// Order and offsets of its entries.
+    pub listing: Mutex<Listing>,
+}
+
+impl Directory {
+    /// Must be called before the state is read that an answer about `name` rests on: then either the answer is of
+    /// the new state, or the flip finds the name here.
+    pub fn note(&self, name: &std::ffi::OsStr) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !noted.contains(name) {
+            noted.insert(name.to_owned());
+        }
+    }
+
+    /// Gives the noted names and forgets them.
+    pub fn take_noted(&self) -> HashSet<OsString> {
+        std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A skill's top directory.
+#[derive(Debug)]
+pub struct Top {
+    /// Which skill.
+    pub skill: SkillId,
+    /// What the kernel was told of it.
+    pub directory: Directory,
+}
+
+#[derive(Debug)]
+struct Held {
+    fd: Arc<OwnedFd>,
+    readable: bool,
+}
+
+/// Size and modification time: what tells an edit in place when nobody reported it.
+pub type Stamp = (i64, i64, i64);
+
+/// The stamp of a file.
+pub fn stamp(st: &FileStat) -> Stamp {
+    (st.st_size, st.st_mtime, st.st_mtime_nsec)
+}
+
+/// An inode below a top directory.
+#[derive(Debug)]
+pub struct Node {
+    /// Its id.
+    pub id: u64,
+    /// Its skill.
+    pub skill: SkillId,
+    /// Number of its tree.
+    pub tree: u64,
+    /// Whether that is the live folder.
+    pub live: bool,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// What the kernel was told of it, if it is a directory.
+    pub directory: Directory,
+    key: Key,
+    /// Levels between the tree's top and the directory that it lies in; the smallest that was seen.
+    depth: AtomicUsize,
+    held: RwLock<Held>,
+    stamp: Mutex<(Stamp, u64)>,
+}
+
+impl Node {
+    /// The held descriptor.
+    pub fn fd(&self) -> Arc<OwnedFd> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner).fd.clone()
+    }
+
+    /// A descriptor to read from. The first reader exchanges the O_PATH descriptor for a readable one of the same
+    /// inode, so that there is still one an inode.
+    pub fn readable(&self) -> Result<Arc<OwnedFd>, Errno> {
+        {
+            let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+            if held.readable {
+                return Ok(held.fd.clone());
+            }
+        }
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        if !held.readable {
+            let fd = beneath::reopen_file(&*held.fd)?;
+            *held = Held { fd: Arc::new(fd), readable: true };
+        }
+        Ok(held.fd.clone())
+    }
+
+    /// Levels between the tree's top and the directory that it lies in.
+    pub fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// The file's stamp when it was last shown as decided, and how many changes of the skill had been seen then.
+    pub fn stamp(&self) -> (Stamp, u64) {
+        *self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Key = (u64, u64, u64);
+
+#[derive(Debug, Default)]
+struct Table {
+    nodes: HashMap<u64, (Arc<Node>, u64)>,
+    by_key: HashMap<Key, u64>,
+    by_skill: HashMap<SkillId, HashSet<u64>>,
+    tops: HashMap<SkillId, Arc<Top>>,
+}
+
+/// What a node id stands for.
+#[derive(Debug)]
+pub enum Object {
+    /// The mount's root.
+    Root,
+    /// A skill's top directory.
+    Top(Arc<Top>),
+    /// Anything below.
+    Node(Arc<Node>),
+}
+
+/// All inodes that the kernel knows in one mount.
+#[derive(Debug, Default)]
+pub struct Inodes {
+    table: Mutex<Table>,
+}
+
+impl Inodes {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the kernel means by `id`.
+    pub fn get(&self, id: u64) -> Result<Object, Errno> {
+        if id == ROOT {
+            return Ok(Object::Root);
+        }
+        let table = self.lock();
+        if let Some((node, _)) = table.nodes.get(&id) {
+            return Ok(Object::Node(node.clone()));
+        }
+        let skill = id.checked_sub(FIRST_TOP).and_then(|n| u32::try_from(n).ok()).map(SkillId);
+        match skill.and_then(|s| table.tops.get(&s)) {
+            Some(top) => Ok(Object::Top(top.clone())),
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    /// The top directory of a skill. Kept for the mount's life: there are no more of them than skills.
+    pub fn top(&self, skill: SkillId) -> Arc<Top> {
+        let new = || Arc::new(Top { skill, directory: Directory::default() });
+        self.lock().tops.entry(skill).or_insert_with(new).clone()
+    }
+
+    /// Counts one more lookup of the inode behind `fd`, which is in `tree`, `depth` levels below its top, when
+    /// `changes` of the skill had been seen.
+    pub fn intern(
+        &self,
+        skill: SkillId,
+        tree: &Tree,
+        depth: usize,
+        changes: u64,
+        fd: OwnedFd,
+        st: &FileStat,
+    ) -> Arc<Node> {
+        let key = (tree.number, st.st_dev, st.st_ino);
+        let mut guard = self.lock();
+        let table = &mut *guard;
+        if let Some((node, lookups)) = table.by_key.get(&key).and_then(|id| table.nodes.get_mut(id)) {
+            *lookups += 1;
+            node.depth.fetch_min(depth, Ordering::Relaxed);
+            *node.stamp.lock().unwrap_or_else(PoisonError::into_inner) = (stamp(st), changes);
+            return node.clone();
+        }
+        let mut id = node_id(key.0, key.1, key.2);
+        while table.nodes.contains_key(&id) {
+            id += 1;
+        }
+        let node = Arc::new(Node {
+            id,
+            skill,
+            tree: tree.number,
+            live: tree.live,
+            is_directory: crate::view::kind(st.st_mode) == Some(fuser::FileType::Directory),
+            directory: Directory::default(),
+            key,
+            depth: AtomicUsize::new(depth),
+            held: RwLock::new(Held { fd: Arc::new(fd), readable: false }),
+            stamp: Mutex::new((stamp(st), changes)),
+        });
+        table.nodes.insert(id, (node.clone(), 1));
+        table.by_key.insert(key, id);
+        table.by_skill.entry(skill).or_default().insert(id);
+        node
+    }
+
+    /// The kernel gives back `lookups` of `id`; the last one closes the descriptor.
+    pub fn forget(&self, id: u64, lookups: u64) {
+        let mut guard = self.lock();
+        let table = &mut *guard;
+        let Some((node, count)) = table.nodes.get_mut(&id) else { return };
+        *count = count.saturating_sub(lookups);
+        if *count > 0 {
+            return;
+        }
+        let node = node.clone();
+        table.nodes.remove(&id);
+        table.by_key.remove(&node.key);
+        if let Some(ids) = table.by_skill.get_mut(&node.skill) {
+            ids.remove(&id);
+        }
+    }
+
+    /// All nodes of a skill that the kernel knows.
+    pub fn of_skill(&self, skill: SkillId) -> Vec<Arc<Node>> {
+        let table = self.lock();
+        let ids = table.by_skill.get(&skill).into_iter().flatten();
+        ids.filter_map(|id| table.nodes.get(id)).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Whether nothing but tops is known.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        let table = self.lock();
+        table.nodes.is_empty() && table.by_key.is_empty()
+    }
+}
+
+/// The state of a held descriptor's inode.
+pub fn status(fd: &OwnedFd) -> Result<FileStat, Errno> {
+    fstat(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    fn tree() -> (tempfile::TempDir, Arc<Tree>) {
+        let t = tempfile::tempdir().unwrap();
+        std::fs::write(t.path().join("f"), "1").unwrap();
+        let root = std::fs::File::open(t.path()).unwrap();
+        (t, Tree::new(root.into(), true))
+    }
+
+    fn look(inodes: &Inodes, tree: &Tree) -> Arc<Node> {
+        let fd = beneath::pin(&tree.root, OsStr::new("f")).unwrap();
+        let st = fstat(&fd).unwrap();
+        inodes.intern(SkillId(0), tree, 0, 0, fd, &st)
+    }
+
+    #[test]
+    fn case_034_lookups_are_counted_and_the_last_forget_closes() {
+        let (_t, tree) = tree();
+        let inodes = Inodes::default();
+        let first = look(&inodes, &tree);
+        let again = look(&inodes, &tree);
+        assert_eq!(first.id, again.id);
+        inodes.forget(first.id, 1);
+        assert!(matches!(inodes.get(first.id), Ok(Object::Node(_))));
+        inodes.forget(first.id, 1);
+        assert!(matches!(inodes.get(first.id), Err(Errno::ESTALE)));
+        assert!(inodes.is_empty());
+        let id = first.id;
+        drop((first, again));
+        assert_eq!(look(&inodes, &tree).id, id, "a file keeps its number");
+    }
+
+    #[test]
+    fn live_and_snapshot_are_different_inodes() {
+        let (t, live) = tree();
+        let other = Tree::new(std::fs::File::open(t.path()).unwrap().into(), false);
+        let inodes = Inodes::default();
+        assert_ne!(look(&inodes, &live).id, look(&inodes, &other).id);
+    }
+
+    #[test]
+    fn one_descriptor_serves_stat_and_read() {
+        let (t, tree) = tree();
+        let inodes = Inodes::default();
+        let node = look(&inodes, &tree);
+        std::fs::remove_file(t.path().join("f")).unwrap();
+        let fd = node.readable().unwrap();
+        let mut buffer = [0; 4];
+        assert_eq!(nix::sys::uio::pread(&*fd, &mut buffer, 0), Ok(1));
+        assert_eq!(status(&node.fd()).unwrap().st_nlink, 0);
+    }
+}

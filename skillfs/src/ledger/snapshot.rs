@@ -1,0 +1,126 @@
+//! Copies a skill into a snapshot while it is walked, so that what is signed is what was copied, and takes unfinished copies
+//! away. It knows no manifests; `certify` calls it.
+//!
+//! Modes are normalised (0444; 0555 for folders and for files with any x bit), nothing is writable, every hard link becomes a
+//! file of its own, links are kept as they are: what SkillFS asks of a snapshot (`[9.6]`). Owners, times and extended
+//! attributes are not carried over.
+
+use super::beneath;
+use super::tree::{self, MAX_DEPTH, MAX_ENTRIES, Rules, TreeError, Visitor, c_path};
+use cyberos_proto::tree::Entry;
+use nix::errno::Errno;
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// First bytes of the name of everything unfinished.
+pub const TEMPORARY: &str = ".tmp-";
+
+/// Copies the tree below `skill` into the folder `name`, which is made below `versions`, and returns its entries. After an
+/// error the unfinished copy is gone.
+pub fn take(skill: BorrowedFd<'_>, versions: BorrowedFd<'_>, name: &str) -> Result<Vec<Entry>, TreeError> {
+    let own = |e: Errno| TreeError::Visitor { path: name.to_owned(), source: e.into() };
+    mkdirat(versions, name, Mode::S_IRWXU).map_err(own)?;
+    let taken = beneath::open_dir(versions, name).map_err(own).and_then(|root| {
+        let mut copy = Copy { root, folders: Vec::new(), file: None };
+        let entries = tree::walk(skill, Rules::Publish, &mut copy)?;
+        copy.close().map_err(|source| TreeError::Visitor { path: name.to_owned(), source })?;
+        Ok(entries)
+    });
+    if taken.is_err() {
+        discard(versions, name);
+    }
+    taken
+}
+
+/// Removes what earlier runs left unfinished. The caller holds the lock, so nobody is still at it.
+pub fn discard_unfinished(versions: BorrowedFd<'_>) {
+    let Ok(names) = beneath::list(versions, MAX_ENTRIES) else { return };
+    for (name, _) in names {
+        if let Some(name) = name.to_str().ok().filter(|n| n.starts_with(TEMPORARY)) {
+            discard(versions, name);
+        }
+    }
+}
+
+/// Removes the file or folder `name`. What cannot be removed stays: nothing believes in a thing of such a name.
+pub fn discard(versions: BorrowedFd<'_>, name: &str) {
+    let Ok(path) = c_path(name.as_bytes()) else { return };
+    if let Err(e) = remove(versions, &path, 0) {
+        tracing::warn!(name, "left behind in .skill-meta/versions: {}", e.desc());
+    }
+}
+
+fn remove(dir: BorrowedFd<'_>, name: &std::ffi::CStr, depth: usize) -> Result<(), Errno> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Err(Errno::EISDIR | Errno::EPERM) if depth <= MAX_DEPTH + 1 => {}
+        Err(Errno::ENOENT) => return Ok(()),
+        done => return done,
+    }
+    let inner = beneath::open_dir(dir, name)?;
+    // A finished folder is 0555, in which not even its owner may remove anything (root may).
+    fchmod(&inner, Mode::S_IRWXU)?;
+    for (name, _) in beneath::list(&inner, MAX_ENTRIES)? {
+        remove(inner.as_fd(), &name, depth + 1)?;
+    }
+    unlinkat(dir, name, UnlinkatFlags::RemoveDir)
+}
+
+/// Writes what the walk sees. Its folder is its owner's alone (0700) until it is closed, so the paths in it are safe.
+struct Copy {
+    root: OwnedFd,
+    folders: Vec<Vec<u8>>,
+    file: Option<File>,
+}
+
+impl Copy {
+    /// Gives the folders their final mode, the root last: until then nobody else gets in.
+    fn close(self) -> io::Result<()> {
+        let mode = Mode::from_bits_truncate(0o555);
+        for path in &self.folders {
+            fchmod(beneath::open_dir(&self.root, path.as_slice())?, mode)?;
+        }
+        Ok(fchmod(&self.root, mode)?)
+    }
+
+    /// The folder that `path` lies in, and its name there.
+    fn place<'p>(&self, path: &'p [u8]) -> io::Result<(OwnedFd, &'p [u8])> {
+        let (folder, name) = match path.iter().rposition(|b| *b == b'/') {
+            Some(slash) => (path.get(..slash).unwrap_or_default(), path.get(slash + 1..).unwrap_or_default()),
+            None => (b".".as_slice(), path),
+        };
+        Ok((beneath::open_dir(&self.root, folder)?, name))
+    }
+}
+
+impl Visitor for Copy {
+    fn directory(&mut self, path: &[u8]) -> io::Result<()> {
+        let (folder, name) = self.place(path)?;
+        mkdirat(folder, name, Mode::S_IRWXU)?;
+        self.folders.push(path.to_vec());
+        Ok(())
+    }
+
+    fn file(&mut self, path: &[u8]) -> io::Result<()> {
+        self.file = Some(beneath::create_file(&self.root, path)?);
+        Ok(())
+    }
+
+    fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+
+    fn file_end(&mut self, executable: bool) -> io::Result<()> {
+        let Some(file) = self.file.take() else { return Ok(()) };
+        let mode = if executable { 0o555 } else { 0o444 };
+        Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
+    }
+
+    fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
+        let (folder, name) = self.place(path)?;
+        Ok(symlinkat(std::ffi::OsStr::from_bytes(target), folder, name)?)
+    }
+}

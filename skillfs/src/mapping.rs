@@ -1,0 +1,364 @@
+//! Skill → what is shown of it: the one place where decisions, seen changes and policy meet.
+//!
+//! ```text
+//! watch ──touch──►  Mapping  ◄──begin, install── resolver          fs ──shown──► (a tree, or nothing)
+//!                      │ every change of what is shown
+//!                      ▼
+//!                   flips.rs (tells the kernel) ──settled──► Mapping (pending ends)
+//! ```
+//!
+//! A skill is *pending* from a seen change until it is decided **and** the kernel has been told (`[9.3]`, `[9.4]`).
+//! Its epoch counts every seen mutation, decision and change of what is shown (`[0.1]`). No method waits for the
+//! kernel or a provider, except those whose name says `wait`; FUSE handlers call none of these.
+
+use crate::flips::Flips;
+use crate::state::Skill;
+use crate::verdict::SnapshotName;
+use crate::view::{OnChange, OnFailure};
+use cyberos_proto::control::{self, Epoch, SkillState, Verdict};
+use cyberos_proto::ids::SkillName;
+use nix::sys::stat::fstat;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Number of a skill in this process; it stays with the name, also when the skill goes and comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SkillId(pub u32);
+
+/// A directory that can be shown as a skill: the live folder, or a snapshot. Its number is never used again.
+#[derive(Debug)]
+pub struct Tree {
+    /// Unique in this process.
+    pub number: u64,
+    /// Whether it is the live folder.
+    pub live: bool,
+    /// Its top, O_PATH.
+    pub root: OwnedFd,
+}
+
+impl Tree {
+    /// Gives `root` a number of its own.
+    pub fn new(root: OwnedFd, live: bool) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Tree { number: NEXT.fetch_add(1, Ordering::Relaxed), live, root })
+    }
+}
+
+/// What was seen to change.
+#[derive(Clone, Debug)]
+pub enum Touch {
+    /// Something in the live folder.
+    Live,
+    /// Something in `.skill-meta`; the path is relative to that.
+    Private(PathBuf),
+    /// The skill's directory came, went, or was replaced.
+    Place,
+}
+
+/// What a provider's accepted answer means here, snapshots opened and checked.
+#[derive(Debug)]
+pub struct Decision {
+    /// What is to be shown.
+    pub verdict: Verdict,
+    /// The trusted snapshot, if there is a safe one.
+    pub trusted: Option<(SnapshotName, Arc<Tree>)>,
+    /// The provider's version of what is shown.
+    pub version: Option<String>,
+    /// The provider's status word.
+    pub status: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// What the operator should know.
+    pub warning: Option<String>,
+    /// The provider's digest.
+    pub content_digest: Option<String>,
+}
+
+/// What was touched in `.skill-meta` while a provider ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunTouches {
+    /// Paths below `.skill-meta`.
+    pub paths: BTreeSet<PathBuf>,
+}
+
+/// Whether what was decided could be installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installed {
+    /// It holds now.
+    Yes,
+    /// The skill changed meanwhile; it is still pending.
+    Changed,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    by_name: BTreeMap<SkillName, SkillId>,
+    skills: Vec<Skill>,
+    /// When a skill last appeared or disappeared.
+    names_changed: Option<SystemTime>,
+}
+
+/// The mapping of all skills.
+#[derive(Debug)]
+pub struct Mapping {
+    start: u64,
+    on_change: OnChange,
+    on_failure: OnFailure,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    flips: Arc<Flips>,
+}
+
+impl Mapping {
+    /// An empty mapping. `start` is the random half of every epoch.
+    pub fn new(start: u64, on_change: OnChange, on_failure: OnFailure, flips: Arc<Flips>) -> Self {
+        Mapping { start, on_change, on_failure, inner: Mutex::default(), changed: Condvar::new(), flips }
+    }
+
+    /// Whether readers keep the live folder while it is edited.
+    pub fn keeps_live(&self) -> bool {
+        self.on_change == OnChange::Keep
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The number of that name, known or new. A new skill is hidden and pending.
+    pub fn ensure(&self, name: &SkillName) -> SkillId {
+        let mut inner = self.lock();
+        if let Some(id) = inner.by_name.get(name) {
+            return *id;
+        }
+        let id = SkillId(u32::try_from(inner.skills.len()).unwrap_or(u32::MAX));
+        inner.skills.push(Skill::new(name.clone()));
+        inner.by_name.insert(name.clone(), id);
+        id
+    }
+
+    /// The number of that name, if it was ever seen.
+    pub fn find(&self, name: &str) -> Option<SkillId> {
+        let name = SkillName::new(name).ok()?;
+        self.lock().by_name.get(&name).copied()
+    }
+
+    /// The name of that number.
+    pub fn name(&self, id: SkillId) -> Option<SkillName> {
+        self.lock().get(id).map(|s| s.name.clone())
+    }
+
+    /// All numbers.
+    pub fn ids(&self) -> Vec<SkillId> {
+        self.lock().by_name.values().copied().collect()
+    }
+
+    /// The tree that is shown now; none when the skill is hidden or unknown.
+    pub fn shown(&self, id: SkillId) -> Option<Arc<Tree>> {
+        self.lock().get(id).and_then(|s| s.shown.clone())
+    }
+
+    /// The same, with how many changes have been seen.
+    pub fn shown_at(&self, id: SkillId) -> Option<(Arc<Tree>, u64)> {
+        self.lock().get(id).and_then(|s| Some((s.shown.clone()?, s.changes)))
+    }
+
+    /// When a skill last appeared or disappeared: the root's time.
+    pub fn names_changed(&self) -> SystemTime {
+        self.lock().names_changed.unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Up to `most` shown skills from number `first` on, in the order of their numbers.
+    pub fn shown_from(&self, first: u32, most: usize) -> Vec<(SkillId, SkillName, Arc<Tree>)> {
+        let inner = self.lock();
+        let all = (first..).map_while(|n| Some((SkillId(n), inner.get(SkillId(n))?)));
+        all.filter_map(|(id, s)| Some((id, s.name.clone(), s.shown.clone()?))).take(most).collect()
+    }
+
+    /// Takes note of a change. While a provider runs, what is touched in `.skill-meta` is noted apart: it may be
+    /// the provider's own work, and `resolver.rs` judges it.
+    pub fn touch(&self, id: SkillId, touch: &Touch) {
+        let mut inner = self.lock();
+        let Some(s) = inner.get_mut(id) else { return };
+        s.touch(touch);
+        self.refresh(id, &mut inner, matches!(touch, Touch::Live));
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    /// Sets where the skill lies now. The same directory stays the same tree.
+    pub fn place(&self, id: SkillId, directory: OwnedFd) {
+        let mut inner = self.lock();
+        let Some(s) = inner.get_mut(id) else { return };
+        let same = match (&s.live, fstat(&directory)) {
+            (Some(live), Ok(new)) => fstat(&live.root)
+                .is_ok_and(|old| crate::source::identity(&old) == crate::source::identity(&new)),
+            _ => false,
+        };
+        if !same {
+            if s.live.is_some() {
+                s.touch(&Touch::Place);
+            }
+            s.live = Some(Tree::new(directory, true));
+        }
+        s.gone = false;
+        self.refresh(id, &mut inner, false);
+    }
+
+    /// The skill is in no source any more.
+    pub fn gone(&self, id: SkillId) {
+        let mut inner = self.lock();
+        let Some(s) = inner.get_mut(id) else { return };
+        s.remove();
+        self.refresh(id, &mut inner, false);
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    /// A provider begins to look at the skill. Answers what [`Mapping::install`] wants to know, and the live folder.
+    pub fn begin(&self, id: SkillId) -> Option<(u64, Arc<Tree>)> {
+        let mut inner = self.lock();
+        let s = inner.get_mut(id)?;
+        s.begin();
+        Some((s.changes, s.live.clone()?))
+    }
+
+    /// The trusted snapshot, as long as nobody touched it.
+    pub fn trusted(&self, id: SkillId) -> Option<(SnapshotName, Arc<Tree>)> {
+        let inner = self.lock();
+        let s = inner.get(id).filter(|s| !s.snapshot_touched)?;
+        s.decision.as_ref()?.trusted.clone()
+    }
+
+    /// Skills whose last resolve failed, with the reason.
+    pub fn failures(&self) -> Vec<(SkillName, String)> {
+        let inner = self.lock();
+        let failed = |id: &SkillId| inner.get(*id).and_then(|s| Some((s.name.clone(), s.failed.clone()?)));
+        inner.by_name.values().filter_map(failed).collect()
+    }
+
+    /// What was touched in `.skill-meta` since [`Mapping::begin`]; none when something else changed too.
+    pub fn run_touches(&self, id: SkillId, mark: u64) -> Option<RunTouches> {
+        let inner = self.lock();
+        let s = inner.get(id)?;
+        if s.changes != mark { None } else { s.running.clone() }
+    }
+
+    /// The provider has ended, and what it said cannot be used because the skill changed meanwhile.
+    pub fn abandon(&self, id: SkillId) {
+        if let Some(s) = self.lock().get_mut(id) {
+            s.running = None;
+        }
+    }
+
+    /// Installs a decision, or applies the failure policy, unless the skill has changed since `mark`, in `.skill-meta`
+    /// by more than `seen`.
+    pub fn install(
+        &self,
+        id: SkillId,
+        mark: u64,
+        seen: &RunTouches,
+        outcome: Result<Decision, String>,
+    ) -> Installed {
+        let mut inner = self.lock();
+        let Some(s) = inner.get_mut(id) else { return Installed::Changed };
+        if s.running.take().as_ref() != Some(seen) || s.changes != mark {
+            return Installed::Changed;
+        }
+        let edited = s.live_touched;
+        s.install(outcome, self.on_failure);
+        self.refresh(id, &mut inner, edited);
+        drop(inner);
+        self.changed.notify_all();
+        Installed::Yes
+    }
+
+    /// Computes what is shown, and has the kernel told when that changed, or when what is shown was `edited`.
+    fn refresh(&self, id: SkillId, inner: &mut Inner, edited: bool) {
+        let Some(s) = inner.get_mut(id) else { return };
+        let tree = s.compute(self.on_change);
+        let number = |t: &Option<Arc<Tree>>| t.as_ref().map(|t| t.number);
+        let (was, is) = (number(&s.shown), number(&tree));
+        let live = tree.as_ref().is_some_and(|t| t.live);
+        s.shown = tree;
+        if was != is || (edited && live) {
+            s.epoch += 1;
+            s.flips_queued += 1;
+            let name = was.is_none() != is.is_none();
+            self.flips.push(id, name, s.flips_queued);
+            if name {
+                inner.names_changed = Some(SystemTime::now());
+            }
+        }
+    }
+
+    /// The kernel has been told of all flips up to `ticket`.
+    pub fn settled(&self, id: SkillId, ticket: u64) {
+        if let Some(s) = self.lock().get_mut(id) {
+            s.flips_done = s.flips_done.max(ticket);
+        }
+        self.changed.notify_all();
+    }
+
+    fn state_of(&self, s: &Skill) -> SkillState {
+        s.state(Epoch { start: self.start, count: s.epoch })
+    }
+
+    /// All that is known of a skill; none if it is in no source.
+    pub fn state(&self, id: SkillId) -> Option<SkillState> {
+        self.lock().get(id).filter(|s| !s.gone).map(|s| self.state_of(s))
+    }
+
+    /// A page of skills by name, after `after`; how many there are in all; how many of them are undecided; whether
+    /// the page is not the last.
+    pub fn page(&self, after: Option<&SkillName>) -> (Vec<SkillState>, u32, u32, bool) {
+        let inner = self.lock();
+        let all = || inner.by_name.values().filter_map(|id| inner.get(*id)).filter(|s| !s.gone);
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let mut rest = all().filter(|s| after.is_none_or(|a| s.name > *a));
+        let page = rest.by_ref().take(control::MAX_PAGE).map(|s| self.state_of(s)).collect();
+        let undecided = all().filter(|s| s.pending()).count();
+        (page, count(all().count()), count(undecided), rest.next().is_some())
+    }
+
+    /// Waits until the skill is not pending, at most until `deadline`. Answers what is known then.
+    pub fn wait_decided(&self, id: SkillId, deadline: Instant) -> Option<SkillState> {
+        self.wait(deadline, |inner| inner.get(id).is_none_or(|s| !s.pending()));
+        self.state(id)
+    }
+
+    /// Number of the run that begins next: what [`Mapping::wait_run`] waits for.
+    pub fn next_run(&self, id: SkillId) -> u64 {
+        self.lock().get(id).map_or(0, |s| s.runs_begun + 1)
+    }
+
+    /// Waits until run number `run` or a later one has been decided and the kernel has been told.
+    pub fn wait_run(&self, id: SkillId, run: u64, deadline: Instant) -> bool {
+        self.wait(deadline, |inner| inner.get(id).is_none_or(|s| s.runs_decided >= run && !s.pending()))
+    }
+
+    fn wait(&self, deadline: Instant, done: impl Fn(&Inner) -> bool) -> bool {
+        let mut inner = self.lock();
+        while !done(&inner) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
+                return false;
+            }
+            inner = self.changed.wait_timeout(inner, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        true
+    }
+}
+
+impl Inner {
+    fn get(&self, id: SkillId) -> Option<&Skill> {
+        self.skills.get(usize::try_from(id.0).ok()?)
+    }
+
+    fn get_mut(&mut self, id: SkillId) -> Option<&mut Skill> {
+        self.skills.get_mut(usize::try_from(id.0).ok()?)
+    }
+}

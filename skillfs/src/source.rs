@@ -1,0 +1,233 @@
+//! The folders that skills come from, and which entry of them is a skill (`[9.1]`).
+//!
+//! A skill is an entry with a valid [`SkillName`] that is a directory and not a symlink. With several sources the
+//! first that has the skill gives the whole of it. Sources are known by identity (device and inode), not by
+//! spelling; the spelling is kept for the provider. It knows no decisions; `resolver.rs` and `watch.rs` call it.
+
+use crate::beneath;
+use cyberos_proto::ids::SkillName;
+use nix::errno::Errno;
+use nix::sys::stat::{FileStat, SFlag, fstat};
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Mutex;
+
+/// Sources that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Not an accessible directory.
+    #[error("source {0}: {1}")]
+    Open(PathBuf, Errno),
+    /// Lies in, or holds, the mount point or another source.
+    #[error("{0} and {1} overlap: a source, another source and the mount point must not contain each other")]
+    Overlap(PathBuf, PathBuf),
+    /// A path that cannot be made absolute.
+    #[error("{0}: {1}")]
+    Path(PathBuf, std::io::Error),
+}
+
+/// A skill that was found.
+#[derive(Debug)]
+pub struct Found {
+    /// Its directory's absolute path, spelt as the source was.
+    pub path: PathBuf,
+    /// The directory, O_PATH.
+    pub directory: OwnedFd,
+}
+
+/// The configured sources, in order.
+#[derive(Debug)]
+pub struct Sources {
+    configured: Vec<PathBuf>,
+    /// Names that were reported as no skill's, so that each is reported once.
+    reported: Mutex<BTreeSet<PathBuf>>,
+}
+
+/// Device and inode.
+pub fn identity(st: &FileStat) -> (u64, u64) {
+    (st.st_dev, st.st_ino)
+}
+
+/// Opens a source as configured; a symlink in its path is the operator's choice and is followed.
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    use nix::fcntl::OFlag;
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())
+}
+
+/// Absolute, without a trailing slash or `.`; symlinks and `..` are left as they are spelt.
+pub fn absolute(path: &Path) -> Result<PathBuf, SourceError> {
+    let path = std::path::absolute(path).map_err(|e| SourceError::Path(path.to_owned(), e))?;
+    Ok(path.components().filter(|c| *c != Component::CurDir).collect())
+}
+
+/// Where the mount point really lies, without touching the mount point itself: what is mounted there may be dead.
+fn real_mount_point(path: &Path) -> PathBuf {
+    match (path.parent().map(std::fs::canonicalize), path.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
+    }
+}
+
+impl Sources {
+    /// Checks that each is a directory, drops those that are the same directory as an earlier one, and refuses
+    /// overlaps.
+    pub fn open(paths: &[PathBuf], mount_point: &Path) -> Result<Self, SourceError> {
+        let mut kept: Vec<(PathBuf, PathBuf, (u64, u64))> = Vec::new();
+        let mount = (absolute(mount_point)?, real_mount_point(&absolute(mount_point)?));
+        for path in paths {
+            let path = absolute(path)?;
+            let refuse = |e| SourceError::Open(path.clone(), e);
+            let st = fstat(open(&path).map_err(refuse)?).map_err(refuse)?;
+            let real = std::fs::canonicalize(&path).map_err(|e| SourceError::Path(path.clone(), e))?;
+            if kept.iter().any(|(_, _, id)| *id == identity(&st)) {
+                tracing::warn!(source = %path.display(), "the same directory as an earlier source; left out");
+                continue;
+            }
+            let others = kept.iter().map(|(p, r, _)| (p, r)).chain([(&mount.0, &mount.1)]);
+            for (other, other_real) in others {
+                if real.starts_with(other_real) || other_real.starts_with(&real) {
+                    return Err(SourceError::Overlap(path, other.clone()));
+                }
+            }
+            if st.st_uid != 0 && st.st_uid != nix::unistd::geteuid().as_raw() || st.st_mode & 0o022 != 0 {
+                tracing::warn!(code = "source_shared", source = %path.display(),
+                    "others can write this source; what they store through a mapping is not seen");
+            }
+            kept.push((path, real, identity(&st)));
+        }
+        let configured = kept.into_iter().map(|(p, _, _)| p).collect();
+        Ok(Sources { configured, reported: Mutex::default() })
+    }
+
+    /// The paths, absolute, spelt as configured.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.configured
+    }
+
+    /// Opens source number `index` as it is now.
+    pub fn directory(&self, index: usize) -> Result<OwnedFd, Errno> {
+        open(self.configured.get(index).ok_or(Errno::ENOENT)?)
+    }
+
+    /// The skill of that name in the first source that has it.
+    pub fn find(&self, name: &SkillName) -> Option<Found> {
+        self.configured.iter().find_map(|source| {
+            let directory = beneath::directory(open(source).ok()?, name.as_str().as_ref()).ok()?;
+            Some(Found { path: source.join(name.as_str()), directory })
+        })
+    }
+
+    /// Names of all that are skills now.
+    pub fn names(&self) -> BTreeSet<SkillName> {
+        let mut names = BTreeSet::new();
+        for source in &self.configured {
+            let listed = open(source).and_then(|dir| Ok((beneath::list(&dir)?, dir)));
+            let (entries, dir) = match listed {
+                Ok(listed) => listed,
+                Err(e) => {
+                    tracing::error!(source = %source.display(), error = %e, "a source cannot be read");
+                    continue;
+                }
+            };
+            for listed in entries {
+                let entry = listed.name;
+                let known_other = listed.kind.is_some_and(|k| k != nix::dir::Type::Directory);
+                if known_other || !is_directory(&dir, &entry) {
+                    continue;
+                }
+                match entry.to_str().and_then(|n| SkillName::new(n).ok()) {
+                    Some(name) => drop(names.insert(name)),
+                    None => self.report(source.join(&entry)),
+                }
+            }
+        }
+        names
+    }
+
+    fn report(&self, path: PathBuf) {
+        let mut reported = self.reported.lock().unwrap_or_else(|e| e.into_inner());
+        if reported.len() < 1000 && reported.insert(path.clone()) {
+            tracing::warn!(path = ?path, "not shown: its name is not UTF-8, too long, or has a backslash");
+        }
+    }
+}
+
+fn is_directory(dir: &OwnedFd, name: &std::ffi::OsStr) -> bool {
+    nix::sys::stat::fstatat(dir, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|st| SFlag::from_bits_truncate(st.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_skill_is_a_directory_with_a_good_name() {
+        let t = tempfile::tempdir().unwrap();
+        let src = t.path().join("src");
+        for name in ["a", "ünï", "..a", &"x".repeat(64)] {
+            std::fs::create_dir_all(src.join(name)).unwrap();
+        }
+        std::fs::create_dir(src.join("x".repeat(65))).unwrap();
+        std::fs::create_dir(src.join("back\\slash")).unwrap();
+        std::fs::create_dir(src.join(std::ffi::OsStr::from_bytes(b"bad\xff"))).unwrap();
+        std::fs::write(src.join("file"), "").unwrap();
+        symlink("a", src.join("link")).unwrap();
+        let sources = Sources::open(std::slice::from_ref(&src), &t.path().join("mnt")).unwrap();
+        let names: Vec<String> = sources.names().into_iter().map(String::from).collect();
+        assert_eq!(names, ["..a", "a", &"x".repeat(64), "ünï"]);
+        assert!(sources.find(&SkillName::new("link").unwrap()).is_none());
+        assert!(sources.find(&SkillName::new("file").unwrap()).is_none());
+        assert_eq!(sources.find(&SkillName::new("a").unwrap()).unwrap().path, src.join("a"));
+    }
+
+    #[test]
+    fn case_026_the_first_source_wins_and_duplicates_go() {
+        let t = tempfile::tempdir().unwrap();
+        for d in ["one/demo", "two/demo", "two/other"] {
+            std::fs::create_dir_all(t.path().join(d)).unwrap();
+        }
+        symlink("one", t.path().join("again")).unwrap();
+        let paths = ["one", "again", "two"].map(|p| t.path().join(p));
+        let sources = Sources::open(&paths, &t.path().join("mnt")).unwrap();
+        assert_eq!(sources.paths(), [t.path().join("one"), t.path().join("two")]);
+        let demo = sources.find(&SkillName::new("demo").unwrap()).unwrap();
+        assert_eq!(demo.path, t.path().join("one/demo"));
+    }
+
+    #[test]
+    fn case_021_overlaps_are_refused() {
+        let t = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(t.path().join("src/in/deep")).unwrap();
+        let p = |s: &str| t.path().join(s);
+        for (sources, mount) in [
+            (vec![p("src")], p("src")),
+            (vec![p("src")], p("src/in/mnt")),
+            (vec![p("src/in")], p("src")),
+            (vec![p("src"), p("src/in")], p("mnt")),
+            (vec![p("src/in/deep"), p("src")], p("mnt")),
+            (vec![p("src/in/../in")], p("src/in")),
+        ] {
+            let got = Sources::open(&sources, &mount);
+            assert!(matches!(got, Err(SourceError::Overlap(..))), "{sources:?} {mount:?} {got:?}");
+        }
+        // A common prefix of the spelling is no overlap.
+        std::fs::create_dir(t.path().join("src-2")).unwrap();
+        Sources::open(&[p("src"), p("src-2")], &p("src-3")).unwrap();
+    }
+
+    #[test]
+    fn case_016_paths_stay_spelt_as_configured() {
+        let t = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(t.path().join("real/demo")).unwrap();
+        symlink("real", t.path().join("link")).unwrap();
+        let given = PathBuf::from(format!("{}/link/", t.path().display()));
+        let sources = Sources::open(&[given], &t.path().join("mnt")).unwrap();
+        let found = sources.find(&SkillName::new("demo").unwrap()).unwrap();
+        assert_eq!(found.path.to_str().unwrap(), format!("{}/link/demo", t.path().display()));
+    }
+}
