@@ -1,0 +1,95 @@
+//! The reader's findings as the operator's commands show them (`[6.5]`): JSON values, and the words of the command
+//! line turned into a filter. Used by `control` and, for a store that can be read directly, by the CLI.
+
+use super::reader::{self, Filter, Reader};
+use super::replay;
+use super::row::Row;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Walks the whole store: the report, with `ok`, `first_bad_seq` and `what` for those who ask no more.
+pub fn verify(store: &Path) -> Result<Value, String> {
+    let unreadable = |e: std::io::Error| format!("the ledger in {} cannot be read: {e}", store.display());
+    let report = Reader::open(store).and_then(Reader::verify).map_err(unreadable)?;
+    let mut answer = serde_json::to_value(&report).map_err(|e| e.to_string())?;
+    answer["ok"] = report.broken.is_none().into();
+    answer["first_bad_seq"] = report.first_bad_seq().into();
+    answer["what"] = report.broken.map_or(Value::Null, |fault| fault.to_string().into());
+    Ok(answer)
+}
+
+/// The filter that these words mean. `since` is RFC 3339, `today`, or a duration back from now.
+pub fn filter(
+    since: Option<String>,
+    skill: Option<String>,
+    invocation: Option<String>,
+    kind: Option<String>,
+    denied: bool,
+) -> Result<Filter, String> {
+    let since_ns = since.map(|text| since_ns(&text)).transpose()?;
+    Ok(Filter { since_ns, skill, invocation, kind, denied })
+}
+
+fn since_ns(text: &str) -> Result<u64, String> {
+    if text == "today" {
+        return Ok(reader::today_ns());
+    }
+    let at = match humantime::parse_duration(text) {
+        Ok(back) => SystemTime::now().checked_sub(back),
+        Err(_) => humantime::parse_rfc3339_weak(text).ok(),
+    };
+    let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let wrong = || {
+        format!(
+            "--since '{text}': neither a time (2026-05-16T12:00:00Z), nor 'today', nor a duration (10m, 2h, 3d)"
+        )
+    };
+    u64::try_from(since.ok_or_else(wrong)?.as_nanos()).map_err(|_| wrong())
+}
+
+/// Gives each row that passes, as JSON with its time in words, to `each`.
+pub fn show(store: &Path, filter: &Filter, mut each: impl FnMut(Value)) -> Result<(), String> {
+    let unreadable = |e: std::io::Error| format!("the ledger in {} cannot be read: {e}", store.display());
+    for row in reader::show(store, filter.clone()).map_err(unreadable)? {
+        each(row_json(&row.map_err(|e| e.to_string())?));
+    }
+    Ok(())
+}
+
+/// A row as JSON, with its time in words.
+pub fn row_json(row: &Row) -> Value {
+    let time = humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_nanos(row.ts_ns)).to_string();
+    let mut value = json!({ "time": time });
+    if let (Value::Object(to), Ok(Value::Object(from))) = (&mut value, serde_json::to_value(row)) {
+        to.extend(from);
+    }
+    value
+}
+
+/// An invocation told from its rows; none if the ledger does not know it.
+pub fn replay(store: &Path, invocation: &str) -> Result<Option<Value>, String> {
+    let told = replay::replay(store, invocation).map_err(|e| e.to_string())?;
+    told.map(|told| serde_json::to_value(told).map_err(|e| e.to_string())).transpose()
+}
+
+/// The refused calls of an invocation (`call`: this one, whatever became of it), as an array.
+pub fn why(store: &Path, invocation: &str, call: Option<u64>) -> Result<Option<Value>, String> {
+    let told = replay::why(store, invocation, call).map_err(|e| e.to_string())?;
+    told.map(|told| serde_json::to_value(told).map_err(|e| e.to_string())).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_takes_times_durations_and_today() {
+        for good in ["2026-05-16T12:00:00Z", "2026-05-16 12:00:00", "10m", "2h 5m", "3d", "today"] {
+            assert!(since_ns(good).is_ok(), "{good}");
+        }
+        for bad in ["", "yesterday", "2026-13-01T00:00:00Z", "-5m"] {
+            assert!(since_ns(bad).unwrap_err().contains("--since"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The one writer of the ledger (`[6.3]`, `[6.4]`). It gives rows their seq, time and chain, writes them in that order,
+//! and makes them durable in the background. It knows no kind of row, and decides no call: it says whether a row is in
+//! the file, in the queue, or not taken. [`super::Audit`] calls it, and nobody else.
+//!
+//! ```text
+//! append ──(lock: seq, ts, chain, write)──► file ──┐            a call waits for this much
+//!    │ write error                                 ├─ one fdatasync for all ─► HEAD     background thread
+//!    └──► queue (bounded) ──(retried in order)─────┘
+//! ```
+//!
+//! The caller's own thread writes: into the page cache that costs a few µs, a hand-over to another thread costs more.
+//! Nothing waits for the disk but the background thread, and whoever asks for [`Ledger::durable`].
+//!
+//! *No row is ever dropped*: a row that may be refused ([`Class::Asks`]) brings room in the queue for all the rows that
+//! will have to follow it ([`Class::Owed`]), so those always find a place. Only [`OnFailure::Continue`] drops, and counts.
+//!
+//! Checkpoints (`[6.6]`) belong here: (seq, chain) to the helper at close, at rotation, and every few minutes.
+
+use super::frame::{self, Frame, MAX_PAYLOAD};
+use super::options::{Appended, AuditUnavailable, Class, Durability, LedgerOptions, LedgerStatus, OnFailure};
+use super::recovery::{self, LedgerError, Recovery};
+use super::row::{Draft, Prepared, Row};
+use super::sync;
+use super::tail::{Tail, Waiting};
+use nix::fcntl::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use tokio::sync::{broadcast, watch};
+
+/// The writer. Closed by [`Ledger::close`] or when dropped.
+#[derive(Debug)]
+pub struct Ledger {
+    pub(super) shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) store: PathBuf,
+    pub(super) options: LedgerOptions,
+    pub(super) tail: Mutex<Tail>,
+    /// There is something to write or to sync.
+    pub(super) work: Condvar,
+    /// The ledger closes.
+    pub(super) stop: Condvar,
+    pub(super) durable: watch::Sender<Durable>,
+    rows: broadcast::Sender<Arc<Row>>,
+    lock_file: File,
+}
+
+/// How far the disk is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Durable {
+    pub(super) seq: u64,
+    /// Waiting is pointless for now.
+    pub(super) failing: bool,
+}
+
+impl Ledger {
+    /// Opens or makes the ledger of `store` (STATE/store). `see` is given the frames that a start reads anyway: the
+    /// newest two segments.
+    pub fn open(
+        store: &Path,
+        options: LedgerOptions,
+        see: &mut dyn FnMut(&Frame),
+    ) -> Result<(Ledger, Recovery), LedgerError> {
+        let (end, recovery) = recovery::open(store, see)?;
+        let end_seq = end.seq;
+        let (tail, lock) = Tail::new(end);
+        let shared = Arc::new(Shared {
+            store: store.to_owned(),
+            options,
+            tail: Mutex::new(tail),
+            work: Condvar::new(),
+            stop: Condvar::new(),
+            durable: watch::Sender::new(Durable { seq: end_seq, failing: false }),
+            rows: broadcast::Sender::new(4096),
+            lock_file: lock,
+        });
+        shared.reserve();
+        let background = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("audit-sync".into())
+            .spawn(move || sync::run(&background))
+            .map_err(recovery::io_error("start a thread for", store))?;
+        Ok((Ledger { shared, thread: Mutex::new(Some(thread)) }, recovery))
+    }
+
+    /// Gives `draft` its place and writes it. Never waits for the disk.
+    pub fn append(&self, draft: &Draft, class: Class) -> Result<Appended, AuditUnavailable> {
+        let prepared = Prepared::new(draft);
+        let shared = &self.shared;
+        let mut tail = shared.lock()?;
+        if tail.closing {
+            return Err(AuditUnavailable { reason: "it is closed".into() });
+        }
+        if prepared.max_len() > MAX_PAYLOAD as usize {
+            return Err(AuditUnavailable {
+                reason: format!("a row of {} bytes is too long", prepared.max_len()),
+            });
+        }
+        let on_failure = shared.options.on_failure;
+        match class {
+            Class::Owed => tail.owed = tail.owed.saturating_sub(1),
+            Class::Asks { owes } => {
+                if let Some(reason) = tail.refuses(on_failure, owes, shared.options.queue) {
+                    return tail.turn_away(on_failure, reason);
+                }
+            }
+        }
+        let (seq, ts_ns) = (tail.seq + 1, (shared.options.clock)().max(tail.ts_ns));
+        let (payload, chain) = prepared.seal(&tail.chain, ts_ns);
+        let frame = frame::encode(seq, ts_ns, &payload);
+        let written = if tail.queue.is_empty() { tail.write(shared, &frame, ts_ns) } else { Ok(false) };
+        let written = match (written, class) {
+            (Ok(written), _) => written,
+            (Err(e), Class::Asks { .. }) if on_failure == OnFailure::Refuse => {
+                return tail.turn_away(on_failure, e);
+            }
+            (Err(_), _) => false,
+        };
+        if !written {
+            tail.queue.push_back(Waiting { frame, ts_ns });
+        }
+        if let Class::Asks { owes } = class {
+            tail.owed += owes;
+        }
+        (tail.seq, tail.chain, tail.ts_ns) = (seq, chain, ts_ns);
+        shared.work.notify_one();
+        if shared.rows.receiver_count() > 0 {
+            let parsed = Row::parse(&Frame { seq, ts_ns, payload });
+            match parsed {
+                // A send fails only when the last receiver has just gone.
+                Ok(row) => drop(shared.rows.send(Arc::new(row))),
+                Err(e) => tracing::error!(seq, error = %e, "the audit ledger wrote a row that it can't read"),
+            }
+        }
+        Ok(if written { Appended::Written { seq, ts_ns } } else { Appended::Queued { seq, ts_ns } })
+    }
+
+    /// Gives back `places` that a row of [`Class::Asks`] kept and nobody will use.
+    pub fn forgo(&self, places: usize) {
+        if let Ok(mut tail) = self.shared.lock() {
+            tail.owed = tail.owed.saturating_sub(places);
+        }
+    }
+
+    /// With [`Durability::Fsync`]: waits until row `seq` is on the disk. Comes back early when the disk fails (the row
+    /// then waits like any other: `audit.on_failure` decides about the next call). Otherwise returns at once.
+    pub async fn durable(&self, seq: u64) {
+        if self.shared.options.durability == Durability::Fsync {
+            let mut durable = self.shared.durable.subscribe();
+            // An error means that the sender is gone, which `self` holds.
+            let _ = durable.wait_for(|d| d.failing || d.seq >= seq).await;
+        }
+    }
+
+    /// Every row from now on, in order, as it gets its place (written or queued). A receiver that lags is told so, and
+    /// finds what it missed through [`super::reader`].
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Row>> {
+        self.shared.rows.subscribe()
+    }
+
+    /// How it is doing.
+    pub fn status(&self) -> LedgerStatus {
+        let durable_seq = self.shared.durable.borrow().seq;
+        match self.shared.lock() {
+            Ok(tail) => LedgerStatus {
+                seq: tail.seq,
+                durable_seq,
+                queued: tail.queue.len(),
+                dropped: tail.dropped,
+                refused: tail.refused,
+                errors: tail.errors,
+                failing: tail.write_failure.clone().or_else(|| tail.sync_failure.clone()),
+            },
+            Err(e) => LedgerStatus { durable_seq, failing: Some(e.reason), ..LedgerStatus::default() },
+        }
+    }
+
+    /// STATE/store.
+    pub fn store(&self) -> &Path {
+        &self.shared.store
+    }
+
+    /// Writes what waits, makes all durable, replaces HEAD, and takes no more rows. The error says how many rows could
+    /// not be written; they are lost then, and the log names them.
+    pub fn close(&self) -> Result<(), AuditUnavailable> {
+        let thread = {
+            let mut tail = self.shared.lock()?;
+            tail.closing = true;
+            self.shared.work.notify_all();
+            self.shared.stop.notify_all();
+            drop(tail);
+            match self.thread.lock() {
+                Ok(mut thread) => thread.take(),
+                Err(_) => None,
+            }
+        };
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            return Err(AuditUnavailable { reason: "its background thread has panicked".into() });
+        }
+        // Said, not left to the descriptor's end: a process that is just being forked holds a copy of it.
+        let _ = self.shared.lock_file.unlock();
+        let tail = self.shared.lock()?;
+        match (tail.queue.len(), tail.write_failure.as_ref().or(tail.sync_failure.as_ref())) {
+            (0, None) => Ok(()),
+            (lost, why) => {
+                let why = why.map_or("", String::as_str);
+                Err(AuditUnavailable {
+                    reason: format!("{lost} rows could not be written before the end ({why})"),
+                })
+            }
+        }
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            tracing::error!(error = %e, "the audit ledger was closed with a fault");
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, Tail>, AuditUnavailable> {
+        // After a panic in the middle of a row nobody knows what is in the file: a restart finds out.
+        self.tail
+            .lock()
+            .map_err(|_| AuditUnavailable { reason: "a row was interrupted; restart the broker".into() })
+    }
+
+    /// Keeps disk space reserved beyond the end, so that a full disk does not stop the ledger at once.
+    pub(super) fn reserve(&self) {
+        let Ok(tail) = self.lock() else { return };
+        let (file, end, reserved) = (Arc::clone(&tail.file), tail.end, tail.reserved);
+        drop(tail);
+        let size = self.options.preallocate;
+        if size == 0 || reserved > end + size / 2 {
+            return;
+        }
+        let (Ok(from), Ok(length)) = (i64::try_from(end), i64::try_from(size)) else { return };
+        if let Err(e) = fallocate(&*file, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, length) {
+            tracing::warn!(error = %e, bytes = size, "cannot reserve disk space for the audit ledger");
+        }
+        // Not again before half of it is used up, also when it failed: appending works without it.
+        if let Ok(mut tail) = self.lock() {
+            tail.reserved = end + size;
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The words between the writer and those who give it rows: how the ledger is kept, what becomes of a row, how the ledger
+//! is doing. It does nothing.
+
+use super::clock;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// When a row counts as recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// When it is in the file; the disk follows within milliseconds.
+    #[default]
+    Background,
+    /// When it is on the disk.
+    Fsync,
+}
+
+/// What happens to calls while rows can't be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// Rows wait in memory; when the queue is full calls are refused.
+    #[default]
+    Queue,
+    /// Calls are refused at once.
+    Refuse,
+    /// Rows wait in memory; when the queue is full calls go on, and their rows are dropped and counted.
+    Continue,
+}
+
+/// How the ledger is kept.
+#[derive(Clone, Debug)]
+pub struct LedgerOptions {
+    /// `audit.durability`.
+    pub durability: Durability,
+    /// `audit.on_failure`.
+    pub on_failure: OnFailure,
+    /// Rows that may wait in memory.
+    pub queue: usize,
+    /// Bytes reserved on the disk ahead of the end.
+    pub preallocate: u64,
+    /// How long rows gather before a `fdatasync` that nobody waits for.
+    pub group: Duration,
+    /// The clock, ns since 1970. It may jump; ledger time never goes back.
+    pub clock: fn() -> u64,
+}
+
+impl Default for LedgerOptions {
+    fn default() -> Self {
+        LedgerOptions {
+            durability: Durability::default(),
+            on_failure: OnFailure::default(),
+            queue: 10_000,
+            preallocate: 64 << 20,
+            group: Duration::from_millis(10),
+            clock: clock::now_ns,
+        }
+    }
+}
+
+/// The ledger does not take this row, so what it would have recorded must not happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the audit ledger takes no more rows: {reason}")]
+pub struct AuditUnavailable {
+    /// For log and operator.
+    pub reason: String,
+}
+
+/// Whether a row may be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// It comes before what it records and may be refused; if it is taken, it owes that many rows more.
+    Asks {
+        /// Places to keep free in the queue.
+        owes: usize,
+    },
+    /// It uses one place that an earlier row kept.
+    Owed,
+}
+
+/// What became of a row that was not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// In the file.
+    Written {
+        /// Its seq.
+        seq: u64,
+        /// Its time.
+        ts_ns: u64,
+    },
+    /// In the queue, with its place in the chain.
+    Queued {
+        /// Its seq.
+        seq: u64,
+        /// Its time.
+        ts_ns: u64,
+    },
+    /// Dropped and counted ([`OnFailure::Continue`]).
+    Dropped,
+}
+
+/// How the ledger is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LedgerStatus {
+    /// Seq of the last row.
+    pub seq: u64,
+    /// Seq of the last row that is known to be on the disk.
+    pub durable_seq: u64,
+    /// Rows that wait in memory.
+    pub queued: usize,
+    /// Rows that were dropped (`audit.on_failure: continue`).
+    pub dropped: u64,
+    /// Rows that were refused.
+    pub refused: u64,
+    /// Writes and syncs that failed.
+    pub errors: u64,
+    /// What is wrong now.
+    pub failing: Option<String>,
+}

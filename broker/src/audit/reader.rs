@@ -1,0 +1,400 @@
+//! The one reader of the ledger: walks the frames of all segments in order and believes nothing (`[6.5]`). `verify`,
+//! `show`, `tail`, `replay` and `why` all stand on it. It never writes, takes no lock, and works while a broker writes.
+//!
+//! What lies above HEAD at the very end may be a frame that is being written, or one that a crash tore; that is no fault,
+//! and it is said. Everything else that is not exactly as the format says is one, and ends the walk: behind a broken
+//! place nothing is worth more than the place.
+
+use super::clock;
+use super::frame::{self, FrameFault, FrameReader, Next};
+use super::row::{GENESIS, Row};
+use super::rows::{CALL_COMPLETED, CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A store, as it was when it was opened: rows that come later may be seen or not.
+#[derive(Debug)]
+pub struct Reader {
+    /// What HEAD says, or why it says nothing.
+    head: Result<u64, String>,
+    /// Open files keep what they are through a rotation.
+    segments: VecDeque<(PathBuf, File)>,
+}
+
+/// Where the ledger is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("row {seq}, at byte {offset} of {}: {what}", segment.display())]
+pub struct Fault {
+    /// Seq of the first row that is wrong or missing.
+    pub seq: u64,
+    /// The file.
+    pub segment: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What is wrong, for people.
+    pub what: String,
+}
+
+/// Why a walk ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The ledger is broken.
+    #[error("the audit ledger is broken: {0}")]
+    Broken(Fault),
+    /// The system refused to read.
+    #[error("the audit ledger cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Bytes above HEAD at the end that are no whole frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unfinished {
+    /// The file.
+    pub segment: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+}
+
+impl Reader {
+    /// Opens the store of `store` (STATE/store) for reading.
+    pub fn open(store: &Path) -> io::Result<Reader> {
+        // A rotation renames files: what was listed must still be all there is once everything is open.
+        for _ in 0..16 {
+            // HEAD before the segments: it may only be behind them.
+            let head = match frame::read_head(store) {
+                Ok(Some(seq)) => Ok(seq),
+                Ok(None) => Err("HEAD is missing".to_owned()),
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e.to_string()),
+                Err(e) => return Err(e),
+            };
+            let names = frame::segments(store)?;
+            let opened: io::Result<VecDeque<_>> =
+                names.iter().map(|name| Ok((name.clone(), File::open(name)?))).collect();
+            let segments = match opened {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            if frame::segments(store)? == names {
+                return Ok(Reader { head, segments });
+            }
+        }
+        Err(io::Error::other(format!("the segments of {} change all the time", store.display())))
+    }
+
+    /// All rows, each checked, in order.
+    pub fn rows(self) -> Rows {
+        self.rows_from(1, 0)
+    }
+
+    /// The rows from `seq` and `ts_ns` on. The frames before are walked, but not looked into.
+    pub fn rows_from(self, seq: u64, ts_ns: u64) -> Rows {
+        Rows {
+            head: self.head,
+            segments: self.segments,
+            place: None,
+            from: (seq, ts_ns),
+            last: Last { seq: 0, ts_ns: 0, chain: Some(GENESIS) },
+            unfinished: None,
+            done: false,
+        }
+    }
+
+    /// Checks everything: frames, seqs, times, chain, HEAD, and that nothing is completed that had not started.
+    /// Checkpoints (`[6.6]`) will be compared here.
+    pub fn verify(self) -> io::Result<Report> {
+        let mut report = Report { head: *self.head.as_ref().unwrap_or(&0), ..Report::default() };
+        let mut pairs = Pairs::default();
+        let mut rows = self.rows();
+        loop {
+            match rows.next() {
+                None => break,
+                Some(Err(ReadError::Io(e))) => return Err(e),
+                Some(Err(ReadError::Broken(fault))) => {
+                    report.broken = Some(fault);
+                    break;
+                }
+                Some(Ok(row)) => {
+                    if let Some(what) = pairs.see(&row) {
+                        let (segment, offset) = rows.place_of_last();
+                        report.broken = Some(Fault { seq: row.seq, segment, offset, what });
+                        break;
+                    }
+                    report.rows += 1;
+                    report.last_ts_ns = row.ts_ns;
+                    report.chain = row.chain;
+                }
+            }
+        }
+        report.unfinished = rows.unfinished;
+        report.open_calls = pairs.calls.into_values().collect();
+        report.open_calls.sort_unstable_by_key(|open| open.seq);
+        report.open_invocations = pairs.runs.into_values().collect();
+        report.open_invocations.sort_unstable_by_key(|open| open.seq);
+        Ok(report)
+    }
+}
+
+/// What `verify` found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Rows that are as they should be, from the first one on.
+    pub rows: u64,
+    /// HEAD, before the walk.
+    pub head: u64,
+    /// Time of the last good row.
+    pub last_ts_ns: u64,
+    /// Chain of the last good row; empty without one. Whoever noted it elsewhere can compare.
+    pub chain: String,
+    /// The first thing that is wrong. `first_bad_seq` is its `seq`.
+    pub broken: Option<Fault>,
+    /// A frame above HEAD that is being written or was torn by a crash.
+    pub unfinished: Option<Unfinished>,
+    /// Calls that started and did not complete (they run, or the broker died under them).
+    pub open_calls: Vec<OpenCallEntry>,
+    /// Runs that began and did not end.
+    pub open_invocations: Vec<OpenRunEntry>,
+}
+
+impl Report {
+    /// Seq of the first row that is wrong or missing.
+    pub fn first_bad_seq(&self) -> Option<u64> {
+        self.broken.as_ref().map(|fault| fault.seq)
+    }
+}
+
+/// A call that started and did not complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenCallEntry {
+    /// Seq of its started row.
+    pub seq: u64,
+    /// Its run.
+    pub invocation_id: String,
+    /// Its number.
+    pub call: u64,
+    /// Its tool.
+    pub tool_name: String,
+}
+
+/// A run that began and did not end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenRunEntry {
+    /// Seq of its first row.
+    pub seq: u64,
+    /// Its id.
+    pub invocation_id: String,
+    /// Its skill.
+    pub skill_id: String,
+}
+
+#[derive(Default)]
+struct Pairs {
+    calls: BTreeMap<(String, u64), OpenCallEntry>,
+    runs: BTreeMap<String, OpenRunEntry>,
+}
+
+impl Pairs {
+    /// What is wrong with the place of `row` among the others. Rows that name no run (another writer's may not) pair
+    /// with nothing.
+    fn see(&mut self, row: &Row) -> Option<String> {
+        let id = row.text("invocation_id")?.to_owned();
+        let call = row.number("call");
+        match (row.op.as_str(), call) {
+            (CALL_STARTED, Some(call)) => {
+                let tool_name = row.text("tool_name").unwrap_or_default().to_owned();
+                let open = OpenCallEntry { seq: row.seq, invocation_id: id.clone(), call, tool_name };
+                let twice = self.calls.insert((id, call), open)?;
+                Some(format!("call {call} of {} starts a second time", twice.invocation_id))
+            }
+            (CALL_COMPLETED, Some(call)) => match self.calls.remove(&(id.clone(), call)) {
+                Some(_) => None,
+                None => Some(format!("call {call} of {id} is completed but had not started")),
+            },
+            (INVOKED_STARTED, _) => {
+                let open =
+                    OpenRunEntry { seq: row.seq, invocation_id: id.clone(), skill_id: row.actor.clone() };
+                self.runs
+                    .insert(id, open)
+                    .map(|twice| format!("run {} begins a second time", twice.invocation_id))
+            }
+            (INVOKED_COMPLETED, _) => match self.runs.remove(&id) {
+                Some(_) => None,
+                None => Some(format!("run {id} is completed but had not begun")),
+            },
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Last {
+    seq: u64,
+    ts_ns: u64,
+    /// None when the row before was not looked into.
+    chain: Option<[u8; 32]>,
+}
+
+/// The rows of a [`Reader`]. Ends after the last row, or with the first fault.
+#[derive(Debug)]
+pub struct Rows {
+    head: Result<u64, String>,
+    segments: VecDeque<(PathBuf, File)>,
+    place: Option<Place>,
+    from: (u64, u64),
+    last: Last,
+    unfinished: Option<Unfinished>,
+    done: bool,
+}
+
+#[derive(Debug)]
+struct Place {
+    segment: PathBuf,
+    frames: FrameReader<File>,
+    /// Where the frame began that was read last.
+    began: u64,
+}
+
+impl Rows {
+    /// What stands above HEAD at the end and is no whole frame, once the walk has come there.
+    pub fn unfinished(&self) -> Option<&Unfinished> {
+        self.unfinished.as_ref()
+    }
+
+    fn place_of_last(&self) -> (PathBuf, u64) {
+        self.place.as_ref().map(|p| (p.segment.clone(), p.began)).unwrap_or_default()
+    }
+
+    fn broken(&self, seq: u64, what: String) -> ReadError {
+        let (segment, offset) = self.place_of_last();
+        ReadError::Broken(Fault { seq, segment, offset, what })
+    }
+
+    /// The next frame of any segment; None at the end.
+    fn advance(&mut self) -> Result<Option<frame::Frame>, ReadError> {
+        loop {
+            let Some(place) = &mut self.place else {
+                let Some((segment, file)) = self.segments.pop_front() else { return Ok(None) };
+                self.place = Some(Place { segment, frames: FrameReader::new(file, 0)?, began: 0 });
+                continue;
+            };
+            place.began = place.frames.offset();
+            match place.frames.next_frame()? {
+                Next::Frame(frame) => return Ok(Some(frame)),
+                Next::End if self.segments.is_empty() => return Ok(None),
+                Next::End => self.place = None,
+                Next::Bad(fault) => return self.bad(fault).map(|()| None),
+            }
+        }
+    }
+
+    /// Bytes that are no frame: above HEAD at the very end they are unfinished, elsewhere broken.
+    fn bad(&mut self, fault: FrameFault) -> Result<(), ReadError> {
+        let next = self.last.seq + 1;
+        let mut later = false;
+        for (_, file) in &self.segments {
+            later |= file.metadata()?.len() > 0;
+        }
+        if later || self.head.as_ref().map_or(true, |head| *head >= next) {
+            return Err(self.broken(next, fault.to_string()));
+        }
+        let (segment, offset) = self.place_of_last();
+        self.unfinished = Some(Unfinished { segment, offset });
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<Option<Row>, ReadError> {
+        loop {
+            let next = self.last.seq + 1;
+            let Some(frame) = self.advance()? else {
+                return match &self.head {
+                    Ok(head) if *head > self.last.seq => {
+                        Err(self
+                            .broken(next, format!("rows {next} to {head} are missing (HEAD says {head})")))
+                    }
+                    Err(fault) if self.last.seq > 0 => {
+                        Err(self.broken(next, format!("{fault}, so nobody knows whether rows are missing")))
+                    }
+                    _ => Ok(None),
+                };
+            };
+            if frame.seq != next {
+                return Err(self.broken(next, format!("row {} stands where row {next} should", frame.seq)));
+            }
+            if frame.ts_ns < self.last.ts_ns {
+                return Err(self.broken(next, "its time is before that of the row before it".into()));
+            }
+            (self.last.seq, self.last.ts_ns) = (frame.seq, frame.ts_ns);
+            if frame.seq < self.from.0 || frame.ts_ns < self.from.1 {
+                self.last.chain = None;
+                continue;
+            }
+            let row = Row::parse(&frame).map_err(|fault| self.broken(next, fault.to_string()))?;
+            let follows = self.last.chain.is_none_or(|chain| super::canonical::hex(&chain) == row.prev_chain);
+            if !follows {
+                return Err(
+                    self.broken(next, "it does not follow the row before it: the chain is cut".into())
+                );
+            }
+            self.last.chain = row.chain_bytes();
+            return Ok(Some(row));
+        }
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<Row, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let next = self.check().transpose();
+        self.done = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+/// Which rows `audit show` shows; an empty filter shows all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// From this time on, ns since 1970.
+    pub since_ns: Option<u64>,
+    /// Of this skill.
+    pub skill: Option<String>,
+    /// Of this run.
+    pub invocation: Option<String>,
+    /// Of this kind, in full (`skill.tool_denied`).
+    pub kind: Option<String>,
+    /// Refusals only.
+    pub denied: bool,
+}
+
+impl Filter {
+    /// Whether `row` passes.
+    pub fn admits(&self, row: &Row) -> bool {
+        let is = |wanted: &Option<String>, found: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
+        };
+        self.since_ns.is_none_or(|since| row.ts_ns >= since)
+            && is(&self.skill, row.text("skill_id").or(Some(&row.actor)))
+            && is(&self.invocation, row.text("invocation_id"))
+            && is(&self.kind, Some(&row.op))
+            && (!self.denied || row.op == DENIED)
+    }
+}
+
+/// The rows of `store` that `filter` admits, in order.
+pub fn show(
+    store: &Path,
+    filter: Filter,
+) -> io::Result<impl Iterator<Item = Result<Row, ReadError>> + use<>> {
+    let rows = Reader::open(store)?.rows_from(1, filter.since_ns.unwrap_or(0));
+    Ok(rows.filter(move |row| row.as_ref().map_or(true, |row| filter.admits(row))))
+}
+
+/// Midnight UTC before now, for `--since today`.
+pub fn today_ns() -> u64 {
+    clock::day_begins(clock::now_ns())
+}

@@ -1,0 +1,97 @@
+//! The rows of a run's own life (`[2.7]`, `[6.1]`): begun, not connected, timed out, ended, and, for runs that an
+//! earlier broker left open, aborted. Called by whoever runs a skill. None of them waits for the disk but the first.
+
+use super::options::{Appended, AuditUnavailable, Class};
+use super::rows::{self, Ended, InvokedStarted, Outcome};
+use super::{Audit, clock, relock};
+use crate::call::{Call, Invocation};
+use cyberos_proto::ids::InvocationId;
+
+/// Rows that a run may still owe when it has begun: one of timeout and no_connect, and completed.
+const OWED_BY_A_RUN: usize = 2;
+
+/// A run that has begun under this broker.
+#[derive(Debug)]
+pub(super) struct Live {
+    /// Whether its first row was taken (`audit.on_failure: continue` may have dropped it).
+    recorded: bool,
+    /// Rows that it still has places for.
+    owed: usize,
+    last_call: Option<(u64, String)>,
+}
+
+impl Audit {
+    /// Row `skill.invoked_started`. If it can't be taken, the run must not start.
+    pub async fn invoked_started(
+        &self,
+        invocation: &Invocation,
+        started: &InvokedStarted<'_>,
+    ) -> Result<(), AuditUnavailable> {
+        let draft = rows::invoked_started(invocation, started);
+        let appended = self.append(&draft, Class::Asks { owes: OWED_BY_A_RUN })?;
+        let recorded = appended != Appended::Dropped;
+        let owed = if recorded { OWED_BY_A_RUN } else { 0 };
+        relock(&self.inner.live).insert(invocation.id, Live { recorded, owed, last_call: None });
+        self.wait(appended).await;
+        Ok(())
+    }
+
+    /// Row `skill.timeout`: the deadline's SIGKILL fired.
+    pub fn skill_timeout(&self, invocation: &Invocation, elapsed_ms: u64) {
+        let last = relock(&self.inner.live).get(&invocation.id).and_then(|live| live.last_call.clone());
+        self.note(invocation, &rows::timeout(invocation, elapsed_ms, last.as_ref()));
+    }
+
+    /// Row `skill.no_connect`.
+    pub fn no_connect(&self, invocation: &Invocation, elapsed_ms: u64) {
+        self.note(invocation, &rows::no_connect(invocation, elapsed_ms));
+    }
+
+    /// Row `skill.invoked_completed`, the run's last.
+    pub fn invoked_completed(&self, invocation: &Invocation, ended: &Ended) {
+        let id = invocation.id.to_string();
+        let draft = rows::invoked_completed(&id, &invocation.skill_id, &invocation.trace.to_string(), ended);
+        self.note(invocation, &draft);
+        if let Some(live) = relock(&self.inner.live).remove(&invocation.id) {
+            self.inner.ledger.forgo(live.owed);
+        }
+    }
+
+    /// Ends in the ledger what an earlier broker left open there, with outcome `aborted`; the runs' ids. To be called
+    /// once at start, when the helper has swept their sandboxes.
+    pub fn abort_open(&self) -> Result<Vec<InvocationId>, AuditUnavailable> {
+        let mut left_open = relock(&self.inner.left_open);
+        let mut aborted = Vec::new();
+        while let Some((id, run)) = left_open.first() {
+            let duration_ms = clock::now_ns().saturating_sub(run.started_ns) / 1_000_000;
+            let ended = Ended { outcome: Outcome::Aborted, exit_code: None, signal: None, duration_ms };
+            let draft = rows::invoked_completed(id, &run.skill_id, &run.trace_id, &ended);
+            self.append(&draft, Class::Asks { owes: 0 })?;
+            aborted.extend(id.parse::<InvocationId>());
+            left_open.remove(0);
+        }
+        Ok(aborted)
+    }
+
+    /// Remembers the last call of a run for its timeout row.
+    pub(super) fn note_call(&self, id: InvocationId, call: &Call) {
+        if let Some(live) = relock(&self.inner.live).get_mut(&id) {
+            live.last_call = Some((call.number, call.tool.clone()));
+        }
+    }
+
+    /// A row that follows a run's first one: in the ledger if that one is, so that no end lacks a beginning.
+    fn note(&self, invocation: &Invocation, draft: &super::row::Draft) {
+        let class = match relock(&self.inner.live).get_mut(&invocation.id) {
+            Some(live) if !live.recorded => return,
+            Some(live) if live.owed > 0 => {
+                live.owed -= 1;
+                Class::Owed
+            }
+            _ => Class::Asks { owes: 0 },
+        };
+        if let Err(e) = self.append(draft, class) {
+            tracing::error!(invocation = %invocation.id, op = draft.op, error = %e, "a row is not in the audit ledger");
+        }
+    }
+}

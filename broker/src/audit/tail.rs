@@ -1,0 +1,188 @@
+//! The end of the ledger under the writer's lock: the file that is written, the place of the next row in the chain, and
+//! the rows that wait because a write failed. A frame is written whole or not at all, and months rotate here. It knows no
+//! kind of row; [`super::ledger`] and [`super::sync`] hold the lock.
+
+use super::clock::Month;
+use super::frame::{self, CURRENT, FILE_MODE};
+use super::ledger::Shared;
+use super::options::{Appended, AuditUnavailable, OnFailure};
+use super::recovery::End;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) struct Tail {
+    pub(super) file: Arc<File>,
+    /// Where the next frame goes: everything below is whole.
+    pub(super) end: u64,
+    /// Below here the current file is durable.
+    pub(super) synced_end: u64,
+    /// Up to here blocks are reserved.
+    pub(super) reserved: u64,
+    month: Option<Month>,
+    /// Last row that has a place, written or queued.
+    pub(super) seq: u64,
+    pub(super) chain: [u8; 32],
+    pub(super) ts_ns: u64,
+    /// Last row in the file.
+    pub(super) written: u64,
+    /// Last row that is on the disk.
+    pub(super) synced: u64,
+    /// Last row that HEAD vouches for.
+    pub(super) head: u64,
+    pub(super) queue: VecDeque<Waiting>,
+    /// Places in the queue that are kept for rows to come.
+    pub(super) owed: usize,
+    pub(super) write_failure: Option<String>,
+    pub(super) sync_failure: Option<String>,
+    pub(super) errors: u64,
+    pub(super) dropped: u64,
+    pub(super) refused: u64,
+    pub(super) closing: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) frame: Vec<u8>,
+    pub(super) ts_ns: u64,
+}
+
+impl Tail {
+    /// From where a start found the end; the lock that it took goes on being held by the caller.
+    pub(super) fn new(end: End) -> (Tail, File) {
+        let tail = Tail {
+            file: Arc::new(end.file),
+            end: end.offset,
+            synced_end: end.offset,
+            reserved: 0,
+            month: (end.offset > 0).then(|| Month::of(end.ts_ns)),
+            seq: end.seq,
+            chain: end.chain,
+            ts_ns: end.ts_ns,
+            written: end.seq,
+            synced: end.seq,
+            head: end.seq,
+            queue: VecDeque::new(),
+            owed: 0,
+            write_failure: None,
+            sync_failure: None,
+            errors: 0,
+            dropped: 0,
+            refused: 0,
+            closing: false,
+        };
+        (tail, end.lock)
+    }
+
+    /// Whether everything is in the file, on the disk, and vouched for.
+    pub(super) fn idle(&self) -> bool {
+        self.queue.is_empty() && self.written == self.head
+    }
+
+    /// Why a row that asks can't be taken now.
+    pub(super) fn refuses(&self, on_failure: OnFailure, owes: usize, limit: usize) -> Option<String> {
+        let failing = self.write_failure.as_ref().or(self.sync_failure.as_ref());
+        let why = failing.map_or("rows are written too slowly", String::as_str);
+        match on_failure {
+            // Without waiting rows the write itself is the question: see `append`.
+            OnFailure::Refuse if !self.queue.is_empty() || self.sync_failure.is_some() => {
+                Some(why.to_owned())
+            }
+            _ if self.queue.is_empty() => None,
+            _ => (self.queue.len() + self.owed + owes >= limit)
+                .then(|| format!("{} rows wait in memory ({why})", self.queue.len())),
+        }
+    }
+
+    pub(super) fn turn_away(
+        &mut self,
+        on_failure: OnFailure,
+        reason: String,
+    ) -> Result<Appended, AuditUnavailable> {
+        if on_failure == OnFailure::Continue {
+            self.dropped += 1;
+            return Ok(Appended::Dropped);
+        }
+        self.refused += 1;
+        Err(AuditUnavailable { reason })
+    }
+
+    /// Writes a whole frame or nothing. The error is for people; it has been logged and counted.
+    pub(super) fn write(&mut self, shared: &Shared, frame: &[u8], ts_ns: u64) -> Result<bool, String> {
+        let month = Month::of(ts_ns);
+        if self.month.is_some_and(|m| m != month) {
+            self.rotate(shared);
+        }
+        self.month = Some(month);
+        if let Err(e) = self.file.write_all_at(frame, self.end) {
+            // The next write would overwrite the piece anyway; cut, it can't be mistaken for anything.
+            let _ = self.file.set_len(self.end);
+            self.reserved = 0;
+            return Err(self.failed("write", &e));
+        }
+        self.end += frame.len() as u64;
+        self.written += 1;
+        if self.write_failure.take().is_some() {
+            tracing::warn!(queued = self.queue.len(), "the audit ledger can be written again");
+        }
+        Ok(true)
+    }
+
+    /// Writes up to `most` waiting rows; false when a write failed.
+    pub(super) fn drain(&mut self, shared: &Shared, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(next) = self.queue.pop_front() else { break };
+            if self.write(shared, &next.frame, next.ts_ns).is_err() {
+                self.queue.push_front(next);
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(super) fn failed(&mut self, doing: &'static str, e: &io::Error) -> String {
+        self.errors += 1;
+        let reason = format!("cannot {doing}: {e}");
+        let slot = if doing == "write" { &mut self.write_failure } else { &mut self.sync_failure };
+        // Loud when it begins; a failure that lasts is repeated by the background thread, not at every row.
+        if slot.as_ref() != Some(&reason) {
+            tracing::error!(doing, error = %e, queued = self.queue.len(), "the audit ledger fails");
+            *slot = Some(reason.clone());
+        }
+        reason
+    }
+
+    /// Gives the current segment its month's name and begins a new one. When that fails, the current one goes on: where
+    /// a row lies is a convenience, that it is written is not.
+    fn rotate(&mut self, shared: &Shared) {
+        let Some(month) = self.month.filter(|_| self.end > 0) else { return };
+        match self.try_rotate(shared, month) {
+            Ok(file) => {
+                (self.file, self.end, self.synced_end, self.reserved) = (Arc::new(file), 0, 0, 0);
+            }
+            Err(e) => tracing::error!(error = %e, %month, "cannot begin a new segment of the audit ledger"),
+        }
+    }
+
+    fn try_rotate(&mut self, shared: &Shared, month: Month) -> io::Result<File> {
+        let audit = shared.store.join("audit");
+        let (current, next) = (audit.join(CURRENT), audit.join(".next.binlog"));
+        let old = audit.join(format!("{month}.binlog"));
+        // The background thread looks at the new file alone, so the old one is finished here: once a month.
+        self.file.sync_all()?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).mode(FILE_MODE).open(&next)?;
+        file.sync_all()?;
+        renameat2(AT_FDCWD, &current, AT_FDCWD, &old, RenameFlags::RENAME_NOREPLACE)?;
+        if let Err(e) = fs::rename(&next, &current) {
+            fs::rename(&old, &current)?;
+            return Err(e);
+        }
+        frame::sync_dir(&audit)?;
+        Ok(file)
+    }
+}

@@ -1,0 +1,119 @@
+//! `cyberos audit`: verify and read the ledger, through the broker or, where it can be read, straight from its folder.
+
+use super::client::{Failure, ask_items};
+use super::{Context, output};
+use crate::operator::Ask;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// Verify and read the audit ledger
+#[derive(Debug, Subcommand)]
+pub(super) enum Audit {
+    /// Walk the whole ledger: frames, numbers, times, chain, pairs
+    Verify {
+        /// Read this store (the folder that holds audit/ and HEAD) instead of asking the broker
+        #[arg(long, value_name = "DIR")]
+        store: Option<PathBuf>,
+    },
+    /// Show rows
+    Show(Show),
+}
+
+/// Which rows
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// Read this store instead of asking the broker
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Only rows since this time: RFC 3339, or a duration back from now (10m, 2h, 3d)
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only this skill's
+    #[arg(long, value_name = "ID")]
+    skill: Option<String>,
+    /// Only this invocation's
+    #[arg(long, value_name = "ID")]
+    invocation: Option<String>,
+    /// Only this kind (skill.tool_denied, …)
+    #[arg(long, value_name = "KIND")]
+    kind: Option<String>,
+    /// Only refusals
+    #[arg(long)]
+    denied: bool,
+}
+
+impl Audit {
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        match self {
+            Audit::Verify { store } => {
+                let report = match store {
+                    Some(store) => crate::audit::answer::verify(&store).map_err(|e| Failure::new(1, e))?,
+                    None => super::client::ask(&context.socket, Ask::AuditVerify {}).await?.1,
+                };
+                let broken = report["ok"] != Value::Bool(true);
+                if context.json {
+                    output::json(&report);
+                } else if broken {
+                    println!(
+                        "the ledger is BROKEN at seq {}: {}",
+                        output::text(&report, "first_bad_seq"),
+                        output::text(&report, "what")
+                    );
+                } else {
+                    println!(
+                        "the ledger is whole: {} rows, chain {}; open calls {}, open invocations {}",
+                        output::text(&report, "rows"),
+                        output::text(&report, "chain"),
+                        report["open_calls"].as_array().map_or(0, Vec::len),
+                        report["open_invocations"].as_array().map_or(0, Vec::len),
+                    );
+                }
+                Ok(if broken { 3 } else { 0 })
+            }
+            Audit::Show(show) => show.run(context).await,
+        }
+    }
+}
+
+impl Show {
+    async fn run(self, context: &Context) -> Result<u8, Failure> {
+        let print = |row: Value| {
+            if context.json {
+                output::json(&row);
+            } else {
+                println!("{}", line(&row));
+            }
+        };
+        let Show { store, since, skill, invocation, kind, denied } = self;
+        match store {
+            Some(store) => {
+                let filter = crate::audit::answer::filter(since, skill, invocation, kind, denied)
+                    .map_err(|e| Failure::new(2, e))?;
+                crate::audit::answer::show(&store, &filter, print).map_err(|e| Failure::new(1, e))?;
+            }
+            None => {
+                let ask = Ask::AuditShow { since, skill, invocation, kind, denied };
+                ask_items(&context.socket, ask, print).await?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// One row for a person: number, time, kind, and what its payload says.
+fn line(row: &Value) -> String {
+    let mut out = format!(
+        "{:>6}  {}  {}",
+        output::text(row, "seq"),
+        output::text(row, "time"),
+        output::text(row, "op")
+    );
+    if let Some(extra) = row["extra"].as_object() {
+        for (key, value) in extra {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            out.push_str(&format!("  {key}={}", crate::terminal::escape_line(&value)));
+        }
+    }
+    out
+}

@@ -1,0 +1,170 @@
+//! `cyberos skill broker status|tail|replay`, their short forms, and `cyberos why` (`[7.1]`, `[7.6]`): what the broker is
+//! doing and has done, from the ledger.
+
+use super::client::{Failure, ask, ask_items};
+use super::{Context, output};
+use crate::operator::Ask;
+use crate::terminal::escape_line;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+/// The broker's status, live calls, and past runs
+#[derive(Debug, Subcommand)]
+pub(super) enum Broker {
+    /// What the broker is doing, as JSON
+    Status,
+    Tail(Tail),
+    Replay(Replay),
+}
+
+/// Show calls as they occur, a line each
+#[derive(Debug, Args)]
+pub(super) struct Tail {
+    /// Only this invocation's, from its beginning to its end
+    #[arg(long, value_name = "ID")]
+    invocation: Option<String>,
+}
+
+/// Tell a run's sequence of calls from the ledger
+#[derive(Debug, Args)]
+pub(super) struct Replay {
+    /// The invocation's id
+    #[arg(long, value_name = "ID")]
+    invocation: String,
+}
+
+/// Say why calls were refused: which rule, the nearest grant, what would allow them
+#[derive(Debug, Args)]
+pub(super) struct Why {
+    /// The invocation's id
+    #[arg(long, value_name = "ID")]
+    invocation: String,
+    /// Only this call
+    #[arg(long, value_name = "N")]
+    call: Option<u64>,
+}
+
+impl Broker {
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        match self {
+            Broker::Status => status(context).await,
+            Broker::Tail(tail) => tail.run(context).await,
+            Broker::Replay(replay) => replay.run(context).await,
+        }
+    }
+}
+
+/// `cyberos status`.
+pub(super) async fn status(context: &Context) -> Result<u8, Failure> {
+    let (_, answer) = ask(&context.socket, Ask::Status {}).await?;
+    // JSON for a person too, one field a line (`[7.1]` names the shape).
+    if context.json {
+        output::json(&answer);
+    } else {
+        println!("{answer:#}");
+    }
+    Ok(0)
+}
+
+impl Tail {
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        let ask = Ask::Tail { invocation: self.invocation };
+        ask_items(&context.socket, ask, |row| {
+            if context.json {
+                output::json(&row);
+            } else if let Some(line) = happening(&row) {
+                println!("{line}");
+            }
+            // Whoever watches wants to see it now, also through a pipe.
+            let _ = std::io::Write::flush(&mut std::io::stdout());
+        })
+        .await?;
+        Ok(0)
+    }
+}
+
+/// A line for what matters in a row; none for a started row, whose end follows.
+fn happening(row: &Value) -> Option<String> {
+    let extra = &row["extra"];
+    let what = match row["op"].as_str()? {
+        "skill.invoked_started" => {
+            format!("begins ({} {})", output::text(extra, "verdict"), output::text(extra, "version"))
+        }
+        "skill.tool_call_completed" => call(
+            extra,
+            &format!("{} in {} ms", output::text(extra, "outcome"), output::text(extra, "duration_ms")),
+        ),
+        "skill.tool_denied" => call(extra, &format!("denied: {}", output::text(extra, "reason"))),
+        "skill.invoked_completed" => format!("ends: {}", output::text(extra, "outcome")),
+        "skill.timeout" => "was killed at its deadline".into(),
+        "skill.no_connect" => "did not connect".into(),
+        _ => return None,
+    };
+    let id = output::text(extra, "invocation_id");
+    Some(format!(
+        "{}  {}  {}  {what}",
+        output::text(row, "time"),
+        id.get(..8).unwrap_or(&id),
+        output::text(extra, "skill_id")
+    ))
+}
+
+fn call(extra: &Value, what: &str) -> String {
+    format!("call {} {} {what}", output::text(extra, "call"), output::text(extra, "tool_name"))
+}
+
+impl Replay {
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        let (_, told) = ask(&context.socket, Ask::Replay { invocation: self.invocation }).await?;
+        if context.json {
+            output::json(&told);
+            return Ok(0);
+        }
+        let began = &told["started"]["extra"];
+        println!(
+            "{} {} as uid {}, tenant {}, shown {}, copy {}",
+            output::text(began, "skill_id"),
+            output::text(began, "version"),
+            output::text(began, "uid"),
+            output::text(began, "tenant_id"),
+            output::text(began, "verdict"),
+            output::text(began, "content_digest")
+        );
+        for record in told["calls"].as_array().into_iter().flatten() {
+            let took = record["duration_ms"].as_u64().map(|ms| format!(" in {ms} ms")).unwrap_or_default();
+            let why = record["denial"]["reason"]
+                .as_str()
+                .map(|r| format!(": {}", escape_line(r)))
+                .unwrap_or_default();
+            println!(
+                "{:>5}  {}  {}{took}{why}",
+                output::text(record, "call"),
+                output::text(record, "tool_name"),
+                output::text(record, "outcome")
+            );
+        }
+        println!("ended: {}", output::text(&told["completed"]["extra"], "outcome"));
+        Ok(0)
+    }
+}
+
+impl Why {
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        let (_, told) =
+            ask(&context.socket, Ask::Why { invocation: self.invocation, call: self.call }).await?;
+        if context.json {
+            output::json(&told);
+            return Ok(0);
+        }
+        let records = told.as_array().map(Vec::as_slice).unwrap_or_default();
+        if records.is_empty() {
+            println!("no call of it was refused");
+        }
+        for record in records {
+            let sentence = record["denial"]["sentence"].as_str().map(escape_line);
+            let line = sentence.unwrap_or_else(|| output::text(record, "outcome").into());
+            println!("call {} {}: {line}", output::text(record, "call"), output::text(record, "tool_name"));
+        }
+        Ok(0)
+    }
+}

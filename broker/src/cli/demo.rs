@@ -1,0 +1,276 @@
+//! `cyberos demo`: an `up` of its own and a guided run of the whole line. Each step says what it does, does it with
+//! the same commands that a person would type, checks what came out, and fails the demo if it is not as told.
+
+use super::client::Failure;
+use clap::Args;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+const SKILLS: [&str; 3] = ["memory-capture", "repo-report", "escape-artist"];
+/// How long a change in the source may take until the view shows it: inotify, the provider, and room to spare.
+const VIEW_LIMIT: Duration = Duration::from_secs(20);
+
+/// See the whole line work: three skills, from hidden to a verified ledger
+#[derive(Debug, Args)]
+pub(super) struct Demo {
+    /// Where to keep state; default: a fresh directory, removed at the end
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+/// What a command printed and how it ended.
+struct Ran {
+    exit: i32,
+    stdout: String,
+    stderr: String,
+}
+
+struct Stage {
+    program: PathBuf,
+    up: Child,
+    socket: String,
+    state: PathBuf,
+    skills: PathBuf,
+    mount: PathBuf,
+    step: u32,
+    work: Option<PathBuf>,
+}
+
+impl Demo {
+    pub(super) async fn run(self) -> Result<u8, Failure> {
+        println!("CyberOS demo: other people's skills, run without trusting them.\n");
+        let mut stage = Stage::open(self.state).await?;
+        let story = stage.tell().await;
+        let closed = stage.close().await;
+        story?;
+        closed?;
+        println!("\nEvery step did what it said.");
+        Ok(0)
+    }
+}
+
+fn broken(what: impl Into<String>) -> Failure {
+    Failure::new(1, format!("the demo stops here: {}", what.into()))
+}
+
+fn expect(holds: bool, what: &str, ran: &Ran) -> Result<(), Failure> {
+    if holds {
+        return Ok(());
+    }
+    Err(broken(format!("expected {what}, but exit was {}\n{}{}", ran.exit, ran.stdout, ran.stderr)))
+}
+
+impl Stage {
+    async fn open(state: Option<PathBuf>) -> Result<Self, Failure> {
+        let program = std::env::current_exe()?;
+        let mut command = Command::new(&program);
+        command.arg("up").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        if let Some(state) = state {
+            command.arg("--state").arg(state);
+        }
+        let mut up = command.spawn().map_err(|e| broken(format!("cannot start 'cyberos up': {e}")))?;
+        let mut line = String::new();
+        if let Some(out) = up.stdout.take() {
+            BufReader::new(out).read_line(&mut line).await?;
+        }
+        let ready: Value = match serde_json::from_str(&line) {
+            Ok(ready) => ready,
+            Err(_) => return Err(broken("'cyberos up' did not become ready; see the lines above")),
+        };
+        let path = |field: &str| PathBuf::from(ready[field].as_str().unwrap_or_default());
+        println!("   cyberos up                 helper (root), SkillFS and broker (a user each) are running");
+        println!("   skills folder              {}", path("skills").display());
+        println!("   view shown to agents       {}", path("mount").display());
+        let socket = ready["operator_socket"].as_str().unwrap_or_default().to_owned();
+        let (state, skills, mount) = (path("state"), path("skills"), path("mount"));
+        Ok(Stage { program, up, socket, state, skills, mount, step: 0, work: None })
+    }
+
+    async fn close(&mut self) -> Result<(), Failure> {
+        if let Some(work) = self.work.take() {
+            let _ = std::fs::remove_dir_all(work);
+        }
+        if let Some(pid) = self.up.id().and_then(|p| i32::try_from(p).ok()) {
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(40), self.up.wait()).await;
+        match ended {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(broken(format!("'cyberos up' ended with {status}"))),
+            _ => Err(broken("'cyberos up' did not end")),
+        }
+    }
+
+    fn say(&mut self, what: &str) {
+        self.step += 1;
+        println!("\n{}. {what}", self.step);
+    }
+
+    async fn run(&self, program: &Path, args: &[&str]) -> Result<Ran, Failure> {
+        let out = Command::new(program)
+            .args(args)
+            .env("CYBEROS_OPERATOR_SOCKET", &self.socket)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|e| broken(format!("cannot run {}: {e}", program.display())))?;
+        Ok(Ran {
+            exit: out.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+        })
+    }
+
+    /// Runs a `cyberos` command and shows it with what it prints.
+    async fn cyberos(&self, args: &[&str]) -> Result<Ran, Failure> {
+        println!("   $ cyberos {}", args.join(" "));
+        let ran = self.run(&self.program, args).await?;
+        for line in ran.stdout.lines().chain(ran.stderr.lines()) {
+            println!("   | {}", crate::terminal::escape_for_terminal(line));
+        }
+        Ok(ran)
+    }
+
+    async fn ledger_command(&self, skill: &str) -> Result<Ran, Failure> {
+        let ledger = self.state.join("bin/skill-ledger");
+        let (keys, dir) = (self.state.join("keys"), self.skills.join(skill));
+        println!("   $ skill-ledger certify {} --keys {}", dir.display(), keys.display());
+        let (keys, dir) = (keys.display().to_string(), dir.display().to_string());
+        self.run(&ledger, &["certify", &dir, "--keys", &keys]).await
+    }
+
+    /// Waits until SkillFS shows a skill in this way.
+    async fn shown(&self, skill: &str, verdict: &str) -> Result<Value, Failure> {
+        let until = Instant::now() + VIEW_LIMIT;
+        loop {
+            let ran = self.run(&self.program, &["--json", "skillfs", "explain", skill]).await?;
+            let state: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
+            if state["verdict"] == verdict && state["pending"] == Value::Bool(false) {
+                return Ok(state);
+            }
+            if Instant::now() > until {
+                return Err(broken(format!("{skill} should be {verdict}, but SkillFS says {state}")));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn tell(&mut self) -> Result<(), Failure> {
+        self.nobody_vouched().await?;
+        self.certify().await?;
+        self.memory().await?;
+        self.files().await?;
+        self.escape().await?;
+        self.edit().await?;
+        self.ledger().await
+    }
+
+    async fn nobody_vouched(&mut self) -> Result<(), Failure> {
+        self.say("Nobody has vouched for these skills yet, so agents see none of them, and none runs.");
+        for skill in SKILLS {
+            self.shown(skill, "hidden").await?;
+        }
+        let seen = std::fs::read_dir(&self.mount)?.count();
+        println!("   $ ls {}\n   | ({seen} entries)", self.mount.display());
+        let ran = self.cyberos(&["skill", "run", "memory-capture"]).await?;
+        expect(seen == 0 && ran.exit == 5, "an empty view and a refused run (exit 5)", &ran)
+    }
+
+    async fn certify(&mut self) -> Result<(), Failure> {
+        self.say("The operator certifies them: a signed manifest and a snapshot of each. SkillFS asks the provider again and shows them.");
+        for skill in SKILLS {
+            let ran = self.ledger_command(skill).await?;
+            expect(ran.exit == 0, "a certified skill", &ran)?;
+        }
+        for skill in SKILLS {
+            self.shown(skill, "current").await?;
+        }
+        let ran = self.cyberos(&["skill", "list"]).await?;
+        expect(ran.exit == 0, "a list", &ran)
+    }
+
+    async fn memory(&mut self) -> Result<(), Failure> {
+        self.say(
+            "A skill keeps notes in memory. One call goes beyond its scope and is refused with a reason.",
+        );
+        let note = "the demo was here";
+        let ran =
+            self.cyberos(&["skill", "run", "memory-capture", "--", note, "skills are strangers"]).await?;
+        expect(
+            ran.exit == 0 && ran.stdout.contains("scope_violation"),
+            "two notes and one refused call",
+            &ran,
+        )?;
+        println!("   What the operator is told of it, from the ledger:");
+        let invocation = self.of_last_run("memory-capture", "invocation_id").await?;
+        let why = self.cyberos(&["why", "--invocation", &invocation]).await?;
+        expect(why.exit == 0 && why.stdout.contains("memories/people"), "the refusal explained", &why)
+    }
+
+    async fn files(&mut self) -> Result<(), Failure> {
+        self.say("A skill reads the folder that the operator grants by default, and nothing else.");
+        let work = Path::new("/srv/cyberos/work").join(format!("demo-{}", std::process::id()));
+        std::fs::create_dir(&work).map_err(|e| broken(format!("cannot create {}: {e}", work.display())))?;
+        self.work = Some(work.clone());
+        std::fs::write(work.join("main.c"), "int main(void) {\n  return 0; /* TODO: more */\n}\n")?;
+        std::fs::write(work.join("notes.md"), "# Notes\n\nTODO: write them\n")?;
+        let (a, b) = (work.join("main.c").display().to_string(), work.join("notes.md").display().to_string());
+        let ran = self.cyberos(&["skill", "run", "repo-report", "--", &a, &b]).await?;
+        expect(ran.exit == 0, "a report", &ran)?;
+        let ran = self.cyberos(&["skill", "run", "repo-report", "--", "/etc/passwd"]).await?;
+        expect(
+            ran.exit != 0 && (ran.stdout + &ran.stderr).contains("file_violation"),
+            "a refused read",
+            &Ran { exit: ran.exit, stdout: String::new(), stderr: String::new() },
+        )
+    }
+
+    async fn escape(&mut self) -> Result<(), Failure> {
+        self.say("A hostile skill tries to get out. It prints what it tried; each line must say that it was refused.");
+        let ran = self.cyberos(&["skill", "run", "escape-artist"]).await?;
+        expect(ran.exit == 0 && !ran.stdout.contains("| ESCAPED"), "every attempt refused", &ran)
+    }
+
+    async fn edit(&mut self) -> Result<(), Failure> {
+        self.say("Someone edits a certified skill. The view falls back to the trusted snapshot, and that is what runs.");
+        let before = self.of_last_run("memory-capture", "content_digest").await?;
+        let main = self.skills.join("memory-capture/main");
+        let mut text = std::fs::read_to_string(&main)?;
+        text.push_str("\nprint('EVIL: this line was added by an attacker')\n");
+        std::fs::write(&main, text)?;
+        println!("   $ echo \"print('EVIL…')\" >> {}", main.display());
+        let state = self.shown("memory-capture", "fallback").await?;
+        println!(
+            "   | SkillFS: fallback to {} (status {})",
+            super::output::text(&state, "target"),
+            super::output::text(&state, "status")
+        );
+        let ran = self.cyberos(&["skill", "run", "memory-capture", "--", "after the edit"]).await?;
+        expect(ran.exit == 0 && !ran.stdout.contains("EVIL"), "the trusted version's output", &ran)?;
+        let after = self.of_last_run("memory-capture", "content_digest").await?;
+        println!("   | what ran before the edit: {before}\n   | what ran after it:        {after}");
+        expect(before == after && !before.is_empty(), "one and the same digest", &ran)
+    }
+
+    async fn of_last_run(&self, skill: &str, field: &str) -> Result<String, Failure> {
+        let args = ["--json", "audit", "show", "--skill", skill, "--kind", "skill.invoked_started"];
+        let ran = self.run(&self.program, &args).await?;
+        let last: Value =
+            ran.stdout.lines().last().and_then(|l| serde_json::from_str(l).ok()).unwrap_or_default();
+        Ok(last["extra"][field].as_str().unwrap_or_default().to_owned())
+    }
+
+    async fn ledger(&mut self) -> Result<(), Failure> {
+        self.say("Every call, allowed or refused, is in a ledger whose rows are chained. It verifies.");
+        let ran = self.cyberos(&["status"]).await?;
+        expect(ran.exit == 0, "a status", &ran)?;
+        let ran = self.cyberos(&["audit", "verify"]).await?;
+        expect(ran.exit == 0 && ran.stdout.contains("whole"), "a ledger that verifies", &ran)
+    }
+}

@@ -1,0 +1,92 @@
+//! The operator's command line (`[7.1]`, `[7.3]`): one file a command group; a command is a few lines that call the
+//! library or ask the broker. Exit statuses are those of `[2.1]`.
+
+mod audit;
+mod broker;
+pub mod client;
+mod demo;
+mod output;
+mod run;
+mod skill;
+mod skillfs;
+mod up;
+
+use clap::{Parser, Subcommand};
+use client::Failure;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Run AI agents' skills without trusting them
+#[derive(Debug, Parser)]
+#[command(name = "cyberos", version, propagate_version = true, disable_help_subcommand = true)]
+struct Cli {
+    /// The broker's socket [default: $CYBEROS_OPERATOR_SOCKET, else /run/cyberos/broker.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(up::Up),
+    /// See the whole line work: three skills, from hidden to a verified ledger
+    Demo(demo::Demo),
+    /// Run, inspect, approve and write skills
+    #[command(subcommand)]
+    Skill(skill::Skill),
+    /// What the broker is doing (short for: skill broker status)
+    Status,
+    Tail(broker::Tail),
+    Replay(broker::Replay),
+    Why(broker::Why),
+    /// Verify and read the audit ledger
+    #[command(subcommand)]
+    Audit(audit::Audit),
+    /// What the view shows, and why
+    #[command(subcommand)]
+    Skillfs(skillfs::Skillfs),
+}
+
+/// What a command needs of the rest of the line.
+struct Context {
+    socket: PathBuf,
+    json: bool,
+}
+
+/// Parses the command line, runs the command, and says how it went.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => return output::failed(&Failure::new(1, format!("cannot start: {e}")), cli.json),
+    };
+    let context = Context { socket: client::socket_path(cli.socket.as_deref()), json: cli.json };
+    let done = runtime.block_on(dispatch(&context, cli.command));
+    // A read of standard input that will never come must not hold the process.
+    runtime.shutdown_background();
+    match done {
+        Ok(exit) => ExitCode::from(exit),
+        Err(failure) => output::failed(&failure, context.json),
+    }
+}
+
+async fn dispatch(context: &Context, command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Up(up) => match up.run().await {
+            Ok(()) => Ok(0),
+            Err(e) => Err(Failure::new(1, format!("{e:#}"))),
+        },
+        Command::Demo(demo) => demo.run().await,
+        Command::Skill(command) => command.run(context).await,
+        Command::Status => broker::status(context).await,
+        Command::Tail(command) => command.run(context).await,
+        Command::Replay(command) => command.run(context).await,
+        Command::Why(command) => command.run(context).await,
+        Command::Audit(command) => command.run(context).await,
+        Command::Skillfs(command) => command.run(context).await,
+    }
+}

@@ -1,0 +1,128 @@
+//! How answers reach a person or a program (`[7.3]`): tables on a terminal, JSON when asked for, and nothing that a
+//! skill printed reaches a terminal with its control characters alive (`[2.6]`).
+
+use super::client::Failure;
+use crate::terminal::{escape_for_terminal, escape_line};
+use serde_json::Value;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Prints a failure and gives its exit status.
+pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
+    if json {
+        let mut answer = serde_json::json!({ "error": failure.message, "exit": failure.exit });
+        if !failure.detail.is_null() {
+            answer["detail"] = failure.detail.clone();
+        }
+        println!("{answer}");
+    } else {
+        eprintln!("cyberos: {}", escape_for_terminal(&failure.message));
+    }
+    ExitCode::from(failure.exit)
+}
+
+/// Prints a value as one line of JSON.
+pub(super) fn json(value: &Value) {
+    println!("{value}");
+}
+
+/// A field as text for a table or a sentence: strings bare, null as a dash.
+pub(super) fn text(value: &Value, field: &str) -> String {
+    match &value[field] {
+        Value::Null => "-".into(),
+        Value::String(s) => escape_line(s).into_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Prints rows under a header, columns aligned.
+pub(super) fn table(header: &[&str], rows: &[Vec<String>]) {
+    let mut widths: Vec<usize> = header.iter().map(|h| h.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: Vec<&str>| {
+        let mut out = String::new();
+        for (i, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            out.push_str(cell);
+            if i + 1 < cells.len() {
+                out.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
+            }
+        }
+        println!("{}", out.trim_end());
+    };
+    line(header.to_vec());
+    for row in rows {
+        line(row.iter().map(String::as_str).collect());
+    }
+}
+
+/// A stream of a skill's output towards this process's own: raw when that is not a terminal or when asked, else with
+/// control characters shown escaped. Bytes that end inside a character wait for the rest.
+#[derive(Debug)]
+pub(super) struct Relay {
+    raw: bool,
+    held: Vec<u8>,
+}
+
+impl Relay {
+    /// For an output that is or is not a terminal.
+    pub(super) fn new(terminal: bool, raw: bool) -> Self {
+        Relay { raw: raw || !terminal, held: Vec::new() }
+    }
+
+    /// For standard output.
+    pub(super) fn stdout(raw: bool) -> Self {
+        Relay::new(std::io::stdout().is_terminal(), raw)
+    }
+
+    /// For standard error.
+    pub(super) fn stderr(raw: bool) -> Self {
+        Relay::new(std::io::stderr().is_terminal(), raw)
+    }
+
+    /// Writes what can be written of `bytes`.
+    pub(super) fn write(&mut self, to: &mut impl Write, bytes: &[u8]) -> std::io::Result<()> {
+        if self.raw {
+            to.write_all(bytes)?;
+            return to.flush();
+        }
+        self.held.extend_from_slice(bytes);
+        let complete = match std::str::from_utf8(&self.held) {
+            Ok(_) => self.held.len(),
+            Err(e) if e.error_len().is_none() => e.valid_up_to(),
+            Err(_) => self.held.len(),
+        };
+        let rest = self.held.split_off(complete);
+        let text = String::from_utf8_lossy(&self.held).into_owned();
+        self.held = rest;
+        to.write_all(escape_for_terminal(&text).as_bytes())?;
+        to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_no_escape_sequence_of_a_skill_and_characters_stay_whole() {
+        let mut out = Vec::new();
+        let mut relay = Relay::new(true, false);
+        for piece in [&b"a\x1b]0;owned\x07b\r\n\xc3"[..], &b"\xa9 \xff\n"[..]] {
+            relay.write(&mut out, piece).unwrap();
+        }
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains('\x1b') && !text.contains('\x07') && !text.contains('\r'), "{text:?}");
+        assert!(text.contains('é') && text.ends_with('\n'), "{text:?}");
+    }
+
+    #[test]
+    fn a_pipe_gets_the_bytes_as_they_are() {
+        let mut out = Vec::new();
+        Relay::new(false, false).write(&mut out, b"\x1b[1m\xff").unwrap();
+        assert_eq!(out, b"\x1b[1m\xff");
+    }
+}

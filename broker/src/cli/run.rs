@@ -1,0 +1,167 @@
+//! `cyberos skill run`, `logs` and `wait`: a conversation with the broker in which a program's output passes.
+
+use super::client::{Failure, open, parse};
+use super::output::Relay;
+use super::{Context, output};
+use crate::operator::{Ask, FrameKind, Tell, read_frame, write_frame};
+use clap::Args;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::io::AsyncReadExt;
+
+/// Run a skill as SkillFS shows it
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// The skill's name in the view
+    skill: String,
+    /// Whose memory it works on [default: the configured tenant]
+    #[arg(long, value_name = "UUID")]
+    tenant: Option<String>,
+    /// A lower deadline than the skill's own
+    #[arg(long, value_name = "N")]
+    effort_minutes: Option<u32>,
+    /// Hand standard input on to the skill
+    #[arg(long)]
+    stdin: bool,
+    /// Print the invocation's id and don't wait
+    #[arg(long)]
+    detach: bool,
+    /// Show control characters as they are, also on a terminal
+    #[arg(long)]
+    raw: bool,
+    /// Arguments for the skill
+    #[arg(last = true, value_name = "ARG")]
+    args: Vec<OsString>,
+}
+
+impl Run {
+    /// Runs it; the exit status is the skill's.
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        let ask = Ask::Run {
+            skill: self.skill,
+            tenant: self.tenant,
+            effort_minutes: self.effort_minutes,
+            stdin: self.stdin,
+            detach: self.detach,
+            args: self.args.into_iter().map(OsString::into_vec).collect(),
+        };
+        Conversation {
+            json: context.json,
+            raw: self.raw,
+            stdin: self.stdin && !self.detach,
+            announce: self.detach,
+        }
+        .hold(&context.socket, ask)
+        .await
+    }
+}
+
+/// What differs between the commands that show a program's output.
+pub(super) struct Conversation {
+    pub(super) json: bool,
+    pub(super) raw: bool,
+    pub(super) stdin: bool,
+    /// Whether the invocation's id is the answer.
+    pub(super) announce: bool,
+}
+
+impl Conversation {
+    /// Asks, relays output both ways, and returns the exit status. An interrupt stops a run that we wait for: the
+    /// broker sees that we have gone.
+    pub(super) async fn hold(self, socket: &Path, ask: Ask) -> Result<u8, Failure> {
+        let stream = Arc::new(open(socket, ask).await?);
+        let mut from = &*stream;
+        let feeding = self.stdin.then(|| {
+            let stream = Arc::clone(&stream);
+            tokio::spawn(async move {
+                let mut to = &*stream;
+                let mut stdin = tokio::io::stdin();
+                let mut buffer = vec![0u8; 64 * 1024];
+                loop {
+                    let n = stdin.read(&mut buffer).await.unwrap_or(0);
+                    if write_frame(&mut to, FrameKind::Stdin, &buffer[..n]).await.is_err() || n == 0 {
+                        // Kept open: a closed direction would look like an operator who has gone.
+                        std::future::pending::<()>().await;
+                    }
+                }
+            })
+        });
+        let mut out = Relay::stdout(self.raw);
+        let mut err = Relay::stderr(self.raw);
+        let mut started = Value::Null;
+        // With --json standard output is the answer's alone, and the skill's goes to standard error.
+        let result = loop {
+            match read_frame(&mut from).await? {
+                Some((FrameKind::Stdout, bytes)) if self.json => err.write(&mut std::io::stderr(), &bytes)?,
+                Some((FrameKind::Stdout, bytes)) => out.write(&mut std::io::stdout(), &bytes)?,
+                Some((FrameKind::Stderr, bytes)) => err.write(&mut std::io::stderr(), &bytes)?,
+                Some((FrameKind::Stdin, _)) => {}
+                Some((FrameKind::Json, bytes)) => match parse(&bytes)? {
+                    Tell::Started { invocation, started: about } => {
+                        self.begun(&invocation, &about);
+                        started = about;
+                    }
+                    Tell::Item { .. } => {}
+                    Tell::Done { exit, answer } => break Ok((exit, answer)),
+                    Tell::Failed { exit, message, detail } => break Err(Failure { exit, message, detail }),
+                },
+                None => {
+                    break Err(Failure::new(
+                        4,
+                        "the broker went away; the run, if there is one, is being ended",
+                    ));
+                }
+            }
+        };
+        if let Some(task) = feeding {
+            task.abort();
+        }
+        let (exit, answer) = result?;
+        if self.json {
+            output::json(&serde_json::json!({ "started": started, "ended": answer }));
+        } else if !self.announce {
+            explain(exit, &answer);
+        }
+        Ok(exit)
+    }
+
+    fn begun(&self, invocation: &str, about: &Value) {
+        if self.announce && !self.json {
+            println!("{invocation}");
+        }
+        if self.json {
+            return;
+        }
+        for wish in about["not_granted"].as_array().into_iter().flatten() {
+            eprintln!(
+                "cyberos: not granted: {}",
+                crate::terminal::escape_for_terminal(wish.as_str().unwrap_or_default())
+            );
+        }
+    }
+}
+
+/// A line for an end that the exit status alone does not tell.
+fn explain(exit: u8, answer: &Value) {
+    let outcome = answer["outcome"].as_str().unwrap_or_default();
+    let say = match outcome {
+        "success" | "error" | "" => String::new(),
+        "panic" | "killed" => format!("the skill was ended by signal {}", output::text(answer, "signal")),
+        "timeout" => "the skill ran into its deadline".into(),
+        "no_connect" => "the skill did not connect to the broker within 60 s".into(),
+        "stopped" => "the skill was stopped".into(),
+        "aborted" => "the run was aborted: a part of the runtime died".into(),
+        other => format!("the skill ended: {other}"),
+    };
+    if !say.is_empty() {
+        eprintln!("cyberos: {say} (exit {exit}, invocation {})", output::text(answer, "invocation_id"));
+    }
+    for stream in ["stdout", "stderr"] {
+        if answer[format!("{stream}_truncated")] == Value::Bool(true) {
+            eprintln!("cyberos: {stream} was truncated at 10 MiB");
+        }
+    }
+}

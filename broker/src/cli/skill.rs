@@ -1,0 +1,228 @@
+//! `cyberos skill …` and `cyberos status`.
+
+use super::client::{Failure, ask, ask_items};
+use super::run::{Conversation, Run};
+use super::{Context, output};
+use crate::operator::Ask;
+use clap::Subcommand;
+use serde_json::Value;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+/// Run, inspect, approve and write skills
+#[derive(Debug, Subcommand)]
+pub(super) enum Skill {
+    Run(Run),
+    #[command(subcommand)]
+    Broker(super::broker::Broker),
+    /// The skills of the view with their verdicts
+    List,
+    /// One skill: what it asks for, what it gets, what the provider says
+    Show {
+        /// The skill's name in the view
+        skill: String,
+    },
+    /// Consent to what a skill asks for
+    Approve {
+        /// The skill's name in the view
+        skill: String,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+        /// Tenant to which a skill with 'tenant_scope: pinned' is bound
+        #[arg(long, value_name = "UUID")]
+        tenant: Option<String>,
+    },
+    /// Check a skill's SKILL.md; lists every fault
+    Validate {
+        /// The skill's folder
+        dir: PathBuf,
+    },
+    /// Write a starter skill that validates and runs
+    Scaffold {
+        /// The skill's id: lower-case letters, digits and dashes
+        id: String,
+        /// Where the skill's folder is made
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        dir: PathBuf,
+    },
+    /// End an invocation
+    Stop {
+        /// The invocation's id
+        invocation: String,
+    },
+    /// What an invocation printed
+    Logs {
+        /// The invocation's id
+        invocation: String,
+        /// Go on until it ends
+        #[arg(long, short)]
+        follow: bool,
+        /// Show control characters as they are, also on a terminal
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Wait for an invocation's end; the exit status is the skill's
+    Wait {
+        /// The invocation's id
+        invocation: String,
+    },
+}
+
+impl Skill {
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        match self {
+            Skill::Run(run) => run.run(context).await,
+            Skill::Broker(command) => command.run(context).await,
+            Skill::List => list(context).await,
+            Skill::Show { skill } => show(context, skill).await,
+            Skill::Approve { skill, yes, tenant } => approve(context, skill, yes, tenant).await,
+            Skill::Validate { dir } => validate(context, &dir),
+            Skill::Scaffold { id, dir } => scaffold(context, &id, &dir),
+            Skill::Stop { invocation } => {
+                let (exit, answer) = ask(&context.socket, Ask::Stop { invocation }).await?;
+                if context.json {
+                    output::json(&answer);
+                }
+                Ok(exit)
+            }
+            Skill::Logs { invocation, follow, raw } => {
+                let talk = Conversation { json: context.json, raw, stdin: false, announce: true };
+                talk.hold(&context.socket, Ask::Logs { invocation, follow }).await.map(|_| 0)
+            }
+            Skill::Wait { invocation } => {
+                let (exit, answer) = ask(&context.socket, Ask::Wait { invocation }).await?;
+                if context.json {
+                    output::json(&answer);
+                }
+                Ok(exit)
+            }
+        }
+    }
+}
+
+pub(super) async fn list(context: &Context) -> Result<u8, Failure> {
+    let mut items = Vec::new();
+    ask_items(&context.socket, Ask::List {}, |item| items.push(item)).await?;
+    if context.json {
+        output::json(&Value::Array(items));
+        return Ok(0);
+    }
+    if items.is_empty() {
+        println!("no skills in the source");
+        return Ok(0);
+    }
+    let rows: Vec<Vec<String>> = items
+        .iter()
+        .map(|i| {
+            let verdict = match i["pending"] == Value::Bool(true) {
+                true => format!("{} (pending)", output::text(i, "verdict")),
+                false => output::text(i, "verdict"),
+            };
+            vec![
+                output::text(i, "skill"),
+                verdict,
+                output::text(i, "status"),
+                output::text(i, "version"),
+                output::text(i, "reason"),
+            ]
+        })
+        .collect();
+    output::table(&["SKILL", "SHOWN", "STATUS", "VERSION", "REASON"], &rows);
+    Ok(0)
+}
+
+/// The fields of an object, one a line; lists with one item a line.
+pub(super) fn print_fields(answer: &Value) {
+    for (key, value) in answer.as_object().into_iter().flatten() {
+        match value {
+            Value::Array(items) if items.is_empty() => println!("{key}: -"),
+            Value::Array(items) => {
+                println!("{key}:");
+                for item in items {
+                    let text = item.as_str().map_or_else(|| item.to_string(), str::to_owned);
+                    println!("  {}", crate::terminal::escape_for_terminal(&text));
+                }
+            }
+            Value::Object(inner) => {
+                println!("{key}:");
+                for (name, v) in inner {
+                    let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+                    println!("  {name}: {}", crate::terminal::escape_for_terminal(&text));
+                }
+            }
+            _ => println!("{key}: {}", output::text(answer, key)),
+        }
+    }
+}
+
+async fn show(context: &Context, skill: String) -> Result<u8, Failure> {
+    let (_, answer) = ask(&context.socket, Ask::Show { skill }).await?;
+    if context.json {
+        output::json(&answer);
+    } else {
+        print_fields(&answer);
+    }
+    Ok(0)
+}
+
+async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<String>) -> Result<u8, Failure> {
+    let (_, shown) = ask(&context.socket, Ask::Show { skill: skill.clone() }).await?;
+    if !context.json {
+        println!("{skill} asks for:");
+        print_fields(&shown["wishes"]);
+    }
+    if !yes {
+        if context.json || !std::io::stdin().is_terminal() {
+            return Err(Failure::new(2, "approve asks on a terminal; elsewhere say --yes"));
+        }
+        print!("Grant exactly this, within the operator's grants.max? [y/N] ");
+        std::io::stdout().flush()?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Err(Failure::new(1, "nothing was approved"));
+        }
+    }
+    let wishes = shown["wishes_digest"].as_str().unwrap_or_default().to_owned();
+    let (_, answer) = ask(&context.socket, Ask::Approve { skill: skill.clone(), wishes, tenant }).await?;
+    if context.json {
+        output::json(&answer);
+        return Ok(0);
+    }
+    println!("approved: {skill}");
+    for wish in answer["not_granted"].as_array().into_iter().flatten() {
+        println!(
+            "  still not granted: {}",
+            crate::terminal::escape_for_terminal(wish.as_str().unwrap_or_default())
+        );
+    }
+    Ok(0)
+}
+
+fn validate(context: &Context, dir: &std::path::Path) -> Result<u8, Failure> {
+    let path = dir.join("SKILL.md");
+    let report = crate::skill::report_dir(dir, &|_| false)
+        .map_err(|e| Failure::new(1, format!("cannot read {}: {e}", path.display())))?;
+    if context.json {
+        output::json(&report.to_json());
+    } else {
+        for fault in report.errors.iter().chain(&report.warnings) {
+            println!("{}: {}", path.display(), crate::terminal::escape_line(&fault.to_string()));
+        }
+        if report.is_ok() {
+            println!("{}: valid", path.display());
+        }
+    }
+    Ok(if report.is_ok() { 0 } else { 6 })
+}
+
+fn scaffold(context: &Context, id: &str, dir: &std::path::Path) -> Result<u8, Failure> {
+    let made = crate::scaffold::write(id, dir).map_err(|e| Failure::new(1, e.to_string()))?;
+    if context.json {
+        output::json(&serde_json::json!({ "dir": made }));
+    } else {
+        println!("{}", made.display());
+    }
+    Ok(0)
+}

@@ -1,0 +1,287 @@
+//! Where an `up` lives: its directories, who owns each, and how all of it goes away again (`[7.5]`, `[0.5]`).
+//!
+//! ```text
+//! STATE/            root 0755   .lock held as long as it lives
+//!   bin/ skills/    root 0755   copies that the daemons' users can reach
+//!   mount/          root 0755   the view
+//!   helper/ keys/   root 0700   ceiling; signing key of the built-in provider
+//!   trusted/        root 0755   its public keys
+//!   broker/         broker 0700     skillfs/   skillfs 0700
+//!   run/            root 0755   helper.sock; broker/ and skillfs/ 2755, group of the operators
+//! ```
+
+use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::stat::Mode;
+use nix::unistd::{Gid, Uid, chown};
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Parent of directories made for one `up` that was given none.
+const FRESH_PARENT: &str = "/var/tmp";
+const FRESH_PREFIX: &str = "cyberos-up-";
+/// The socket directory that the CLI looks into without being told.
+const WELL_KNOWN_RUN: &str = "/run/cyberos";
+const WELL_KNOWN_LOCK: &str = "/run/cyberos-up.lock";
+
+/// The users of the daemons (`[0.3]`): the package's, or numbers of their own where those don't exist.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Users {
+    /// The broker.
+    pub(super) broker: Ids,
+    /// SkillFS.
+    pub(super) skillfs: Ids,
+    /// Group of the helper's socket.
+    pub(super) link: Gid,
+    /// Group of the operators.
+    pub(super) operators: Gid,
+}
+
+/// A user and its primary group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ids {
+    /// User.
+    pub(super) uid: Uid,
+    /// Primary group.
+    pub(super) gid: Gid,
+}
+
+impl Users {
+    /// Looks the package's users up.
+    pub(super) fn find() -> Result<Self> {
+        let user = |name: &str, fallback: u32| -> Result<Ids> {
+            Ok(match nix::unistd::User::from_name(name)? {
+                Some(u) => Ids { uid: u.uid, gid: u.gid },
+                None => Ids { uid: Uid::from_raw(fallback), gid: Gid::from_raw(fallback) },
+            })
+        };
+        let group = |name: &str, fallback: u32| -> Result<Gid> {
+            Ok(nix::unistd::Group::from_name(name)?.map_or(Gid::from_raw(fallback), |g| g.gid))
+        };
+        Ok(Users {
+            broker: user("cyberos", 1_899_999_001)?,
+            skillfs: user("cyberos-skillfs", 1_899_999_002)?,
+            link: group("cyberos-link", 1_899_999_003)?,
+            operators: group("cyberos", 1_899_999_004)?,
+        })
+    }
+}
+
+/// One `up`'s place. Dropped, it removes what it made.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// STATE.
+    pub(super) state: PathBuf,
+    /// Directory of the operator's socket.
+    pub(super) operator_dir: PathBuf,
+    fresh: bool,
+    _lock: Flock<File>,
+    well_known: Option<Flock<File>>,
+}
+
+impl Place {
+    /// Takes STATE (a fresh directory if none is given) and the well-known socket directory if it is free.
+    pub(super) fn take(state: Option<&Path>, users: &Users) -> Result<Self> {
+        sweep_fresh();
+        let (state, fresh) = match state {
+            Some(dir) => (take_directory(dir)?, false),
+            None => (fresh_directory()?, true),
+        };
+        let lock = lock(&state.join(".lock"), 0o600)?
+            .with_context(|| format!("{} is in use by another 'cyberos up'", state.display()))?;
+        take_off_dead_views(&state.join("mount"));
+        let root = Ids { uid: Uid::from_raw(0), gid: Gid::from_raw(0) };
+        for (name, owner, mode) in [
+            ("bin", root, 0o755),
+            ("mount", root, 0o755),
+            ("helper", root, 0o700),
+            ("keys", root, 0o700),
+            ("trusted", root, 0o755),
+            ("broker", users.broker, 0o700),
+            ("skillfs", users.skillfs, 0o700),
+            ("run", root, 0o755),
+            ("run/broker", Ids { uid: users.broker.uid, gid: users.operators }, 0o2755),
+            ("run/skillfs", Ids { uid: users.skillfs.uid, gid: users.operators }, 0o2755),
+        ] {
+            own_directory(&state.join(name), owner, mode)?;
+        }
+        let well_known = if fresh { take_well_known(users)? } else { None };
+        let operator_dir = match &well_known {
+            Some(_) => PathBuf::from(WELL_KNOWN_RUN),
+            None => state.join("run/broker"),
+        };
+        let place = Place { state, operator_dir, fresh, _lock: lock, well_known };
+        for socket in [place.operator_socket(), place.control_socket(), place.helper_socket()] {
+            // sockaddr_un holds 107 bytes; one that only the daemon finds out about would be a riddle.
+            if socket.as_os_str().len() > 107 {
+                bail!(
+                    "{} is too long for a socket's path (107 bytes): choose a shorter --state",
+                    socket.display()
+                );
+            }
+        }
+        Ok(place)
+    }
+
+    /// The broker's socket.
+    pub(super) fn operator_socket(&self) -> PathBuf {
+        self.operator_dir.join("broker.sock")
+    }
+
+    /// SkillFS's socket.
+    pub(super) fn control_socket(&self) -> PathBuf {
+        self.state.join("run/skillfs/control.sock")
+    }
+
+    /// The helper's socket.
+    pub(super) fn helper_socket(&self) -> PathBuf {
+        self.state.join("run/helper.sock")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.well_known.is_some() {
+            let _ = std::fs::remove_dir_all(WELL_KNOWN_RUN);
+        }
+        if self.fresh {
+            let _ = std::fs::remove_dir_all(&self.state);
+        } else {
+            let _ = std::fs::remove_dir_all(self.state.join("run"));
+        }
+    }
+}
+
+/// Refuses a path that someone else could replace or change: each directory on it must be root's (or the invoking
+/// user's, who gave the path), and writable by nobody else unless sticky.
+pub(super) fn trusted_path(path: &Path) -> Result<()> {
+    let invoker = std::env::var("SUDO_UID").ok().and_then(|v| v.parse::<u32>().ok());
+    for part in path.ancestors() {
+        let Ok(meta) = std::fs::symlink_metadata(part) else { continue };
+        let ours = meta.uid() == 0 || Some(meta.uid()) == invoker;
+        let writable = meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0;
+        if !ours || (writable && !meta.file_type().is_symlink()) {
+            bail!(
+                "{} can be changed by others (owner {}, mode {:o}): choose a path that only root can change, or chown and chmod it",
+                part.display(),
+                meta.uid(),
+                meta.mode() & 0o7777
+            );
+        }
+    }
+    Ok(())
+}
+
+fn take_directory(dir: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(dir)?;
+    trusted_path(&absolute)?;
+    if !absolute.exists() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&absolute)
+            .with_context(|| format!("cannot create {}", absolute.display()))?;
+    }
+    let real = absolute.canonicalize().with_context(|| format!("cannot open {}", absolute.display()))?;
+    trusted_path(&real)?;
+    Ok(real)
+}
+
+fn fresh_directory() -> Result<PathBuf> {
+    let mut random = [0u8; 8];
+    getrandom::fill(&mut random).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    let path = Path::new(FRESH_PARENT).join(format!("{FRESH_PREFIX}{:016x}", u64::from_ne_bytes(random)));
+    std::fs::DirBuilder::new()
+        .mode(0o755)
+        .create(&path)
+        .with_context(|| format!("cannot create {}", path.display()))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+/// Removes what an `up` left that was killed: root's directories of our name whose lock nobody holds.
+fn sweep_fresh() {
+    let Ok(entries) = std::fs::read_dir(FRESH_PARENT) else { return };
+    for entry in entries.flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(FRESH_PREFIX)
+            && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == 0 && m.mode() & 0o022 == 0);
+        if !ours || !entry.path().join(".lock").exists() {
+            continue;
+        }
+        if let Ok(Some(_held)) = lock(&entry.path().join(".lock"), 0o600) {
+            take_off_dead_views(&entry.path().join("mount"));
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Detaches what a killed `up` has left mounted there. The lock of STATE is held, so nobody lives with it.
+fn take_off_dead_views(mount: &Path) {
+    use nix::mount::{MntFlags, umount2};
+    while umount2(mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
+}
+
+fn lock(path: &Path, mode: u32) -> Result<Option<Flock<File>>> {
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(mode)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC)
+        .open(path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, nix::errno::Errno::EAGAIN)) => Ok(None),
+        Err((_, e)) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+/// `/run/cyberos`, unless a packaged service or another `up` has it.
+fn take_well_known(users: &Users) -> Result<Option<Flock<File>>> {
+    let Some(held) = lock(Path::new(WELL_KNOWN_LOCK), 0o600)? else { return Ok(None) };
+    let run = Path::new(WELL_KNOWN_RUN);
+    if std::os::unix::net::UnixStream::connect(run.join("broker.sock")).is_ok() {
+        return Ok(None);
+    }
+    own_directory(run, Ids { uid: users.broker.uid, gid: users.operators }, 0o2755)?;
+    Ok(Some(held))
+}
+
+/// Makes a directory, or takes one that is there, with exactly this owner and mode.
+pub(super) fn own_directory(path: &Path, owner: Ids, mode: u32) -> Result<()> {
+    let act = || -> Result<()> {
+        match nix::unistd::mkdir(path, Mode::S_IRWXU) {
+            Ok(()) => {}
+            Err(nix::errno::Errno::EEXIST) if std::fs::symlink_metadata(path)?.is_dir() => {}
+            Err(e) => return Err(e.into()),
+        }
+        chown(path, Some(owner.uid), Some(owner.gid))?;
+        Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
+    };
+    act().with_context(|| format!("cannot prepare {}", path.display()))
+}
+
+/// Copies a tree of regular files, directories and symlinks; everything becomes root's.
+pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(to)?;
+    for entry in std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(&source, &target)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(std::fs::read_link(&source)?, &target)?;
+        } else if kind.is_file() {
+            std::fs::copy(&source, &target).with_context(|| format!("cannot copy {}", source.display()))?;
+            let executable = entry.metadata()?.mode() & 0o111 != 0;
+            std::fs::set_permissions(
+                &target,
+                std::fs::Permissions::from_mode(if executable { 0o755 } else { 0o644 }),
+            )?;
+        }
+    }
+    Ok(())
+}

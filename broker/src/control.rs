@@ -1,0 +1,343 @@
+//! The operator's socket: who may connect, one question a connection, and the answers. Each question is a few lines
+//! that call the library; a run's connection stays for its output, and an operator who leaves a run that he waits
+//! for stops it. It decides nothing about calls.
+
+mod relay;
+
+use self::relay::relay;
+use crate::approvals::{Approval, Wishes};
+use crate::operator::{Ask, FrameKind, Question, Tell, VERSION, read_frame, write_json};
+use crate::run::{NotRun, Wanted};
+use crate::running::Running;
+use crate::service::{Broker, skill_json};
+use anyhow::{Context, Result};
+use cyberos_proto::ids::{InvocationId, SkillName};
+use interprocess::local_socket::tokio::{Listener, Stream as Connection};
+use interprocess::local_socket::traits::StreamCommon as _;
+use interprocess::local_socket::traits::tokio::Listener as _;
+use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
+use interprocess::os::unix::local_socket::ListenerOptionsExt;
+use nix::unistd::User;
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+
+/// Uids of sandboxes, all instances' (`[10.3]`); none of them is ever an operator (`[7.2]`).
+const LEASED: std::ops::RangeInclusive<u32> = 1_900_000_000..=1_900_065_535;
+/// How long a question may take to arrive.
+const QUESTION_LIMIT: Duration = Duration::from_secs(10);
+
+/// Listens at `path` (mode 0660; the group comes from the directory).
+pub fn listen(path: &Path) -> Result<Listener> {
+    let name = path.to_fs_name::<GenericFilePath>()?;
+    // A socket that someone serves is not replaced; one that is left over is.
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        anyhow::bail!("another broker listens at {}", path.display());
+    }
+    let act = || -> std::io::Result<Listener> {
+        let listener = ListenerOptions::new().name(name).mode(0o660).try_overwrite(true).create_tokio()?;
+        // The umask has taken bits off; nobody but this user and root can put another file there meanwhile.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+        Ok(listener)
+    };
+    act().with_context(|| format!("cannot listen at {}", path.display()))
+}
+
+/// Serves until the task is dropped.
+pub async fn serve(broker: Arc<Broker>, listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok(connection) => {
+                let broker = Arc::clone(&broker);
+                tokio::spawn(async move {
+                    if let Err(e) = converse(&broker, connection).await {
+                        tracing::debug!(error = %e, "an operator's connection ended early");
+                    }
+                });
+            }
+            Err(e) => {
+                tracing::warn!(error = %e, "cannot accept an operator's connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn converse(broker: &Arc<Broker>, connection: Connection) -> std::io::Result<()> {
+    let uid = connection.peer_creds()?.euid();
+    // Both directions at once: reading and writing go through shared references.
+    let (mut from, mut to) = (&connection, &connection);
+    let failed = |exit: u8, message: String| Tell::Failed { exit, message, detail: Value::Null };
+    let question = match tokio::time::timeout(QUESTION_LIMIT, read_frame(&mut from)).await {
+        Ok(Ok(Some((FrameKind::Json, bytes)))) => serde_json::from_slice::<Question>(&bytes),
+        _ => return Ok(()),
+    };
+    // Only now, so that whoever is refused has sent all and reads why.
+    let Some(uid) = uid.filter(|uid| !LEASED.contains(uid)) else {
+        return write_json(&mut to, &failed(4, "a sandbox is not an operator".into())).await;
+    };
+    let ask = match question {
+        Ok(q) if q.version == VERSION => q.ask,
+        Ok(q) => {
+            let message = format!(
+                "this broker speaks version {VERSION} of the operator's exchange, not {}: use the CLI of the same install",
+                q.version
+            );
+            return write_json(&mut to, &failed(4, message)).await;
+        }
+        Err(e) => {
+            return write_json(
+                &mut to,
+                &failed(2, format!("the broker does not understand the question: {e}")),
+            )
+            .await;
+        }
+    };
+    let last = match answer(broker, uid, ask, from, &mut to).await {
+        Ok(Some(last)) => last,
+        Ok(None) => return Ok(()),
+        Err(NotRun { exit, message, detail }) => Tell::Failed { exit, message, detail },
+    };
+    write_json(&mut to, &last).await
+}
+
+fn done(answer: Value) -> Option<Tell> {
+    Some(Tell::Done { exit: 0, answer })
+}
+
+fn lost(e: std::io::Error) -> NotRun {
+    NotRun::new(4, format!("the operator went away: {e}"))
+}
+
+fn skill_name(text: &str) -> Result<SkillName, NotRun> {
+    SkillName::new(text).map_err(|e| NotRun::new(2, format!("'{text}' is {e}")))
+}
+
+/// Answers one question; none when the operator has gone.
+async fn answer(
+    broker: &Arc<Broker>,
+    uid: u32,
+    ask: Ask,
+    from: &Connection,
+    to: &mut &Connection,
+) -> Result<Option<Tell>, NotRun> {
+    Ok(match ask {
+        Ask::Run { skill, tenant, effort_minutes, stdin, detach, args } => {
+            let wanted = Wanted { skill, tenant, effort_minutes, args, caller: uid.to_string() };
+            return run(broker, wanted, stdin, detach, from, to).await;
+        }
+        Ask::Stop { invocation } => {
+            let running = find(broker, &invocation)?;
+            running.stop();
+            let ended = end_of(&running).await;
+            done(running.answer(&ended))
+        }
+        Ask::Wait { invocation } => {
+            let running = find(broker, &invocation)?;
+            let ended = end_of(&running).await;
+            Some(Tell::Done { exit: ended.status(), answer: running.answer(&ended) })
+        }
+        Ask::Logs { invocation, follow } => {
+            let id = parse_id(&invocation)?;
+            let capture = match broker.running(&id) {
+                Some(running) => Arc::clone(&running.capture),
+                None => Arc::new(broker.logs.reopen(&id.to_string()).map_err(|_| {
+                    NotRun::new(
+                        1,
+                        format!(
+                            "nothing is kept of invocation {id}: it is unknown, or older than the last ones"
+                        ),
+                    )
+                })?),
+            };
+            relay(&capture, follow, to).await.map_err(lost)?;
+            done(json!({ "invocation_id": id.to_string() }))
+        }
+        Ask::Status {} => done(broker.status().await),
+        Ask::List {} => {
+            for state in broker.view.status().await?.skills {
+                write_json(to, &Tell::Item { item: skill_json(&state) }).await.map_err(lost)?;
+            }
+            done(Value::Null)
+        }
+        Ask::Show { skill } => done(broker.show(&skill_name(&skill)?).await?),
+        Ask::Approve { skill, wishes, tenant } => {
+            done(approve(broker, uid, &skill_name(&skill)?, &wishes, tenant.as_deref()).await?)
+        }
+        Ask::Explain { skill } => done(skill_json(&broker.view.explain(&skill_name(&skill)?).await?)),
+        Ask::Refresh { skill } => {
+            let name = skill.as_deref().map(skill_name).transpose()?;
+            done(json!({ "decided": broker.view.refresh(name.as_ref()).await? }))
+        }
+        Ask::Tail { invocation } => {
+            let id = invocation.as_deref().map(parse_id).transpose()?;
+            return tail(broker, id, from, to).await;
+        }
+        Ask::Replay { invocation } => {
+            done(told(broker, parse_id(&invocation)?, crate::audit::answer::replay).await?)
+        }
+        Ask::Why { invocation, call } => {
+            let read = move |store: &Path, id: &str| crate::audit::answer::why(store, id, call);
+            done(told(broker, parse_id(&invocation)?, read).await?)
+        }
+        Ask::AuditVerify {} => {
+            let store = broker.audit.store().to_owned();
+            let verified = tokio::task::spawn_blocking(move || crate::audit::answer::verify(&store)).await;
+            done(verified.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?)
+        }
+        Ask::AuditShow { since, skill, invocation, kind, denied } => {
+            let filter = crate::audit::answer::filter(since, skill, invocation, kind, denied)
+                .map_err(|e| NotRun::new(2, e))?;
+            let store = broker.audit.store().to_owned();
+            let (rows, mut ready) = tokio::sync::mpsc::channel(256);
+            let reading = tokio::task::spawn_blocking(move || {
+                crate::audit::answer::show(&store, &filter, |row| drop(rows.blocking_send(row)))
+            });
+            while let Some(item) = ready.recv().await {
+                write_json(to, &Tell::Item { item }).await.map_err(lost)?;
+            }
+            reading.await.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?;
+            done(Value::Null)
+        }
+    })
+}
+
+/// What the ledger tells of an invocation.
+async fn told(
+    broker: &Broker,
+    id: InvocationId,
+    read: impl FnOnce(&Path, &str) -> Result<Option<Value>, String> + Send + 'static,
+) -> Result<Value, NotRun> {
+    let store = broker.audit.store().to_owned();
+    let reading = tokio::task::spawn_blocking(move || read(&store, &id.to_string()));
+    let told = reading.await.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?;
+    told.ok_or_else(|| NotRun::new(1, format!("the ledger knows no invocation {id}")))
+}
+
+/// Sends rows as they come, until the operator leaves, the broker stops, or the invocation that is followed ends.
+async fn tail(
+    broker: &Broker,
+    id: Option<InvocationId>,
+    mut from: &Connection,
+    to: &mut &Connection,
+) -> Result<Option<Tell>, NotRun> {
+    let id = id.map(|id| id.to_string());
+    // Of one invocation from its beginning, else from now on.
+    let mut rows = broker.audit.follow(id.as_ref().map(|_| 1));
+    loop {
+        let row = tokio::select! {
+            row = rows.next() => row.map_err(|e| NotRun::new(1, format!("the ledger cannot be followed: {e}")))?,
+            _ = read_frame(&mut from) => return Ok(None),
+        };
+        let Some(row) = row else { return Ok(done(Value::Null)) };
+        if id.is_some() && row.text("invocation_id") != id.as_deref() {
+            continue;
+        }
+        write_json(to, &Tell::Item { item: crate::audit::answer::row_json(&row) }).await.map_err(lost)?;
+        if id.is_some() && row.op == "skill.invoked_completed" {
+            return Ok(done(Value::Null));
+        }
+    }
+}
+
+fn parse_id(text: &str) -> Result<InvocationId, NotRun> {
+    text.parse().map_err(|e| NotRun::new(2, format!("'{text}' is {e}")))
+}
+
+fn find(broker: &Broker, text: &str) -> Result<Arc<Running>, NotRun> {
+    let id = parse_id(text)?;
+    broker.running(&id).ok_or_else(|| NotRun::new(1, format!("no invocation {id} is running")))
+}
+
+async fn end_of(running: &Running) -> crate::running::Ended {
+    let mut ended = running.ended();
+    loop {
+        if let Some(ended) = *ended.borrow_and_update() {
+            return ended;
+        }
+        if ended.changed().await.is_err() {
+            // Unreachable while `running` is held; an end without a name is an abort.
+            return crate::running::Ended::aborted();
+        }
+    }
+}
+
+async fn approve(
+    broker: &Arc<Broker>,
+    uid: u32,
+    name: &SkillName,
+    seen: &str,
+    tenant: Option<&str>,
+) -> Result<Value, NotRun> {
+    let shown = crate::run::shown(broker, name).await?;
+    let skill = crate::run::load(name, &shown.sealed)?;
+    if Wishes::of(&skill).digest() != seen {
+        return Err(NotRun::new(
+            1,
+            format!(
+                "{name} asks for something else now than what was shown: look again with 'cyberos skill show {name}'"
+            ),
+        ));
+    }
+    let tenant = crate::run::tenant(broker, tenant)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let by = User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |u| u.name);
+    broker
+        .approvals
+        .record(&Approval::new(&skill, tenant, &by, now))
+        .map_err(|e| NotRun::new(1, format!("the approval could not be recorded: {e}")))?;
+    broker.show(name).await
+}
+
+async fn run(
+    broker: &Arc<Broker>,
+    wanted: Wanted,
+    stdin: bool,
+    detach: bool,
+    mut from: &Connection,
+    to: &mut &Connection,
+) -> Result<Option<Tell>, NotRun> {
+    let (running, pipe) = crate::run::start(broker, wanted).await?;
+    let mut input = if stdin && !detach { pipe::Sender::from_owned_fd(pipe).ok() } else { None };
+    let told =
+        Tell::Started { invocation: running.invocation.id.to_string(), started: running.about.clone() };
+    if detach {
+        write_json(to, &told).await.map_err(lost)?;
+        return Ok(done(running.about.clone()));
+    }
+    let output = async {
+        write_json(to, &told).await?;
+        relay(&running.capture, true, to).await
+    };
+    let gone = async {
+        loop {
+            match read_frame(&mut from).await {
+                Ok(Some((FrameKind::Stdin, bytes))) if bytes.is_empty() => input = None,
+                Ok(Some((FrameKind::Stdin, bytes))) => {
+                    // A skill that does not read holds this operator up, nobody else; one that closed it loses it.
+                    if let Some(pipe) = &mut input
+                        && pipe.write_all(&bytes).await.is_err()
+                    {
+                        input = None;
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    };
+    let present = tokio::select! {
+        sent = output => sent.is_ok(),
+        () = gone => false,
+    };
+    if !present {
+        running.stop();
+        return Ok(None);
+    }
+    let ended = end_of(&running).await;
+    Ok(Some(Tell::Done { exit: ended.status(), answer: running.answer(&ended) }))
+}

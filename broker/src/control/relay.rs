@@ -1,0 +1,64 @@
+//! Sends a program's captured output to an operator, as it comes.
+
+use crate::capture::{Capture, Stream};
+use crate::operator::{FrameKind, write_frame};
+use interprocess::local_socket::tokio::Stream as Connection;
+
+/// Sends what both streams hold, and with `follow` what comes, until both have ended.
+pub(super) async fn relay(capture: &Capture, follow: bool, to: &mut &Connection) -> std::io::Result<()> {
+    let (mut out, mut err) = (
+        Follower::new(&capture.stdout, FrameKind::Stdout),
+        Follower::new(&capture.stderr, FrameKind::Stderr),
+    );
+    loop {
+        let more = out.send(to).await? | err.send(to).await?;
+        if more {
+            continue;
+        }
+        if !follow || (out.over() && err.over()) {
+            return Ok(());
+        }
+        tokio::select! {
+            () = out.changed() => {}
+            () = err.changed() => {}
+        }
+    }
+}
+
+struct Follower<'a> {
+    stream: &'a Stream,
+    kind: FrameKind,
+    progress: tokio::sync::watch::Receiver<crate::capture::Progress>,
+    sent: u64,
+}
+
+impl<'a> Follower<'a> {
+    fn new(stream: &'a Stream, kind: FrameKind) -> Self {
+        Follower { stream, kind, progress: stream.progress(), sent: 0 }
+    }
+
+    /// Sends one piece, if there is one.
+    async fn send(&mut self, to: &mut &Connection) -> std::io::Result<bool> {
+        let length = self.progress.borrow_and_update().length;
+        if length <= self.sent {
+            return Ok(false);
+        }
+        let bytes = self.stream.read_at(self.sent)?;
+        self.sent += bytes.len() as u64;
+        if !bytes.is_empty() {
+            write_frame(to, self.kind, &bytes).await?;
+        }
+        Ok(!bytes.is_empty())
+    }
+
+    fn over(&self) -> bool {
+        let at = *self.progress.borrow();
+        at.ended && self.sent >= at.length
+    }
+
+    async fn changed(&mut self) {
+        if self.progress.borrow().ended || self.progress.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

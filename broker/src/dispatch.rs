@@ -1,0 +1,209 @@
+//! The straight line of one request: method → [`Grants::decide`] → file pinned → `Audit::started` → `Tool::invoke` →
+//! completed → reply (`[3.2]`, `[4.1]`). It holds what is counted within one invocation and knows no socket; `session`
+//! hands it requests and takes replies away.
+
+mod line;
+
+use crate::audit::Audit;
+use crate::call::{Call, DenialClass, Invocation};
+use crate::grants::Grants;
+use crate::rooms::{Held, Rooms};
+use crate::rpc::{self, Id, Item, Reply, RpcError};
+use crate::tools::Registry;
+use crate::workers::Workers;
+use cyberos_proto::ids::InvocationId;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// What serving one invocation needs.
+#[derive(Debug)]
+pub struct Serving {
+    /// Whose calls.
+    pub invocation: Arc<Invocation>,
+    /// What it may do.
+    pub grants: Arc<Grants>,
+    /// The tools.
+    pub registry: Arc<Registry>,
+    /// Where it is recorded.
+    pub audit: Audit,
+    /// The broker's threads; the invocation takes a share.
+    pub workers: Workers,
+    /// When SIGKILL is due: what `broker.status` counts down to.
+    pub deadline: Instant,
+    /// Bytes that Write, Edit and MemoryEmit may write (`[2.8]`).
+    pub write_quota: u64,
+}
+
+/// How far an invocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Calls are served.
+    Open,
+    /// The grace after SIGTERM is over: calls are refused, those in flight cut (`[2.4]`).
+    Refusing,
+    /// The run has ended.
+    Closed,
+}
+
+/// Numbers of one invocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Calls asked for, refused ones included.
+    pub calls: u64,
+    /// Of them, refused, with a `skill.tool_denied` row.
+    pub denied: u64,
+}
+
+/// A reply, and the part of the answers' room that it takes up.
+pub(crate) struct Replied {
+    pub(crate) id: Id,
+    pub(crate) reply: Reply,
+    pub(crate) held: Held,
+}
+
+/// One invocation's dispatcher.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    serving: Serving,
+    phase: watch::Sender<Phase>,
+    /// Whether SIGTERM has been sent: what is cut after that is cut by the deadline.
+    grace: AtomicBool,
+    calls: AtomicU64,
+    denied: AtomicU64,
+    written: AtomicU64,
+    last: Mutex<Option<(u64, String)>>,
+    pub(crate) rooms: Rooms,
+}
+
+impl Dispatch {
+    pub(crate) fn new(mut serving: Serving) -> Self {
+        serving.workers = serving.workers.share();
+        Dispatch {
+            serving,
+            phase: watch::Sender::new(Phase::Open),
+            grace: false.into(),
+            calls: 0.into(),
+            denied: 0.into(),
+            written: 0.into(),
+            last: Mutex::default(),
+            rooms: Rooms::new(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> InvocationId {
+        self.serving.invocation.id
+    }
+
+    pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    /// SIGTERM has been sent.
+    pub(crate) fn in_grace(&self) {
+        self.grace.store(true, Ordering::Relaxed);
+    }
+
+    /// Goes on to `phase`; never back.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            let further = *now != Phase::Closed && *now != phase;
+            if further {
+                *now = phase;
+            }
+            further
+        });
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        Totals { calls: self.calls.load(Ordering::Relaxed), denied: self.denied.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn last_tool_call(&self) -> Option<(u64, String)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Does what one item of a frame asks; None for a notification. `gone` turns true when nobody is left to answer.
+    pub(crate) async fn answer(&self, item: Item, gone: &watch::Receiver<bool>) -> Option<Replied> {
+        let request = match item {
+            Ok(request) => request,
+            Err(f) => {
+                let reply = Reply::Error(RpcError::new(f.code, f.message));
+                return Some(Replied { id: f.id, reply, held: Held::default() });
+            }
+        };
+        // A notification has nobody to answer in any case: it is not cut because nobody listens.
+        let gone = request.id.is_some().then(|| gone.clone());
+        if *self.phase.borrow() == Phase::Closed || gone.as_ref().is_some_and(|gone| *gone.borrow()) {
+            // As if it had not been read.
+            return None;
+        }
+        let mut held = Held::default();
+        let reply = match request.method.as_str() {
+            "tool.call" => self.tool_call(request.params, gone, &mut held).await,
+            "tool.list" => bare(request.params.as_ref()).map_or_else(Reply::Error, |()| self.tool_list()),
+            "broker.status" => bare(request.params.as_ref()).map_or_else(Reply::Error, |()| self.status()),
+            _ => Reply::Error(RpcError::new(
+                rpc::METHOD_NOT_FOUND,
+                "no such method; there are tool.call, tool.list and broker.status",
+            )),
+        };
+        Some(Replied { id: request.id?, reply, held })
+    }
+
+    fn tool_list(&self) -> Reply {
+        let allowed = self.serving.grants.tools();
+        let tools = self.serving.registry.listing().filter(|(name, _)| allowed.contains(name));
+        Reply::Result(tools.map(|(_, listed)| listed.clone()).collect())
+    }
+
+    fn status(&self) -> Reply {
+        let Totals { calls, denied } = self.totals();
+        let left = self.serving.deadline.saturating_duration_since(Instant::now());
+        Reply::Result(json!({
+            "invocation_id": self.serving.invocation.id.to_string(),
+            "skill_id": self.serving.invocation.skill_id,
+            "remaining_ms": u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            "calls": calls,
+            "denied": denied,
+        }))
+    }
+
+    /// A request that went by unread: refused and recorded, like a call.
+    pub(crate) async fn too_large(&self) -> Reply {
+        let call = Call { number: self.next_call(""), ..Call::unread() };
+        let sentence = format!("a request may have {} bytes", rpc::MAX_REQUEST);
+        self.refuse(&call, self.plain_denial(DenialClass::RequestTooLarge, sentence).into()).await
+    }
+
+    fn next_call(&self, tool: &str) -> u64 {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|(n, _)| *n < number) {
+            *last = Some((number, tool.to_owned()));
+        }
+        number
+    }
+
+    fn may_write(&self, bytes: u64) -> bool {
+        let quota = self.serving.write_quota;
+        let add = |written: u64| written.checked_add(bytes).filter(|sum| *sum <= quota);
+        bytes == 0 || self.written.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn unwrite(&self, bytes: u64) {
+        self.written.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// For methods without parameters.
+fn bare(params: Option<&Value>) -> Result<(), RpcError> {
+    match params {
+        None => Ok(()),
+        Some(Value::Object(members)) if members.is_empty() => Ok(()),
+        Some(Value::Array(items)) if items.is_empty() => Ok(()),
+        Some(_) => Err(RpcError::new(rpc::INVALID_PARAMS, "this method takes no parameters")),
+    }
+}

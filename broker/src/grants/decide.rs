@@ -1,0 +1,252 @@
+//! One call against the grants, in the order of `[4.1]`, and the sentence that explains a refusal (`[7.6]`).
+
+use super::files::{FilePathFault, FileVerdict, MAX_PATH, normal};
+use super::rules::Verdict;
+use super::trace::trace_of;
+use super::{Grants, Permit, canonical_memory, named};
+use crate::call::{Call, Denial, DenialClass, FileTarget, Invocation, Refusal, Subject, Target, TraceId};
+use crate::skill::faults::{nearest, shortened};
+use crate::tools::Registry;
+use std::path::Path;
+use std::time::Instant;
+
+impl Grants {
+    /// Decides one call. Order: `disallowed_tools` → `allowed_tools` and the operator's → registered → rate limit →
+    /// traceparent → arguments → path rules. A refused call comes back with why.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refused call is recorded and answered: it comes back whole"
+    )]
+    pub fn decide(
+        &self,
+        registry: &Registry,
+        invocation: &Invocation,
+        mut call: Call,
+    ) -> Result<Permit, (Call, Refusal)> {
+        match self.judge(registry, invocation, &mut call) {
+            Ok((target, trace)) => Ok(Permit { call, target, trace }),
+            Err(refusal) => Err((call, refusal)),
+        }
+    }
+
+    /// Judges the canonical path of what was opened for `target` (`[4.4]`): it must still be granted.
+    pub fn recheck(&self, target: &FileTarget, canonical: &Path) -> Result<(), Denial> {
+        let asked = target.path.to_string_lossy().into_owned();
+        self.judge_file(canonical, &asked).map_err(|denial| {
+            if canonical == target.path {
+                return denial;
+            }
+            let sentence = format!("{:?} leads to {canonical:?}. {}", target.path, denial.sentence);
+            Denial { sentence, ..denial }
+        })
+    }
+
+    fn judge(
+        &self,
+        registry: &Registry,
+        invocation: &Invocation,
+        call: &mut Call,
+    ) -> Result<(Target, TraceId), Refusal> {
+        self.judge_tool(&call.tool)?;
+        let tool = registry.get(&call.tool).ok_or_else(|| self.unknown_tool(&call.tool))?;
+        self.judge_rate(&call.tool, Instant::now())?;
+        let trace = match &call.traceparent {
+            Some(value) => trace_of(value).map_err(Refusal::BadParams)?,
+            None => invocation.trace,
+        };
+        let target = match tool.subject(invocation, call).map_err(Refusal::BadParams)? {
+            Subject::Nothing => Target::Nothing,
+            Subject::Memory(path) => Target::Memory(self.judge_memory(&path)?),
+            Subject::File(path) => Target::File(self.file_target(&path)?),
+        };
+        Ok((target, trace))
+    }
+
+    pub(super) fn judge_tool(&self, tool: &str) -> Result<(), Denial> {
+        let shown = shortened(tool);
+        if let Some(rule) = self.disallowed_tools.iter().find(|t| t.value == tool) {
+            return Err(Denial {
+                rule: format!("disallowed_tools line {}", rule.line),
+                sentence: format!(
+                    "{shown:?} stands in disallowed_tools (SKILL.md line {}), which wins over allowed_tools. \
+                     Without that line allowed_tools and the operator's grants decide.",
+                    rule.line
+                ),
+                ..tool_denial("tool_in_disallowed_tools")
+            });
+        }
+        if self.tool_allowed(tool) {
+            return Ok(());
+        }
+        if let Some(wish) = self.allowed_tools.iter().find(|t| t.value == tool) {
+            let offer = if self.tool_grantors.iter().any(|g| g.offered && g.admits(tool)) {
+                format!(", or `cyberos skill approve {}`", self.skill_id)
+            } else {
+                String::new()
+            };
+            return Err(Denial {
+                rule: named(&self.tool_grantors),
+                sentence: format!(
+                    "{shown:?} is asked for (allowed_tools line {}), but {} does not give it. {tool:?} in `tools:` \
+                     under grants.skills.{} in cyberos.yaml would allow it{offer}.",
+                    wish.line,
+                    named(&self.tool_grantors),
+                    self.skill_id
+                ),
+                ..tool_denial("tool_not_in_allowed_tools")
+            });
+        }
+        let allowed = self.tools();
+        let near = nearest(tool, allowed.iter().copied());
+        let nearest = match near {
+            Some(near) => format!("the nearest that is allowed is {near:?}"),
+            None if allowed.is_empty() => "no tool is allowed".to_owned(),
+            None => format!("allowed are {}", allowed.join(", ")),
+        };
+        Err(Denial {
+            rule: "allowed_tools".into(),
+            sentence: format!(
+                "{shown:?} is not in allowed_tools of SKILL.md; {nearest}. The line `- {}` there would allow it, if \
+                 there is such a tool and the operator grants it.",
+                shown.escape_debug()
+            ),
+            ..tool_denial("tool_not_in_allowed_tools")
+        })
+    }
+
+    fn unknown_tool(&self, tool: &str) -> Denial {
+        Denial {
+            class: DenialClass::UnknownTool,
+            reason: "unknown_tool",
+            rule: "registered tools".into(),
+            sentence: format!(
+                "{:?} is allowed, but this broker has no such tool; nothing in SKILL.md or cyberos.yaml can change that.",
+                shortened(tool)
+            ),
+            ..tool_denial("unknown_tool")
+        }
+    }
+
+    pub(super) fn judge_rate(&self, tool: &str, now: Instant) -> Result<(), Denial> {
+        match &self.rate {
+            Some(rate) if !rate.admit(now) => Err(Denial {
+                class: DenialClass::RateLimited,
+                rule: "x-rate-limit-per-minute".into(),
+                sentence: format!(
+                    "{:?} was refused: the skill has made {} calls within a minute, as many as x-rate-limit-per-minute in \
+                     its SKILL.md allows. A higher number there, or fewer calls, would allow it.",
+                    shortened(tool),
+                    rate.per_minute()
+                ),
+                ..tool_denial("rate_limited")
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A memory path (not a search root) in canonical form, if it is granted.
+    pub(super) fn judge_memory(&self, asked: &str) -> Result<String, Refusal> {
+        let canonical = match canonical_memory(asked, false) {
+            Ok(canonical) => canonical,
+            Err(fault) if fault.is_bad_params() => return Err(Refusal::BadParams(format!("path: {fault}"))),
+            Err(fault) => {
+                return Err(Denial {
+                    subject: asked.to_owned(),
+                    rule: "form of memory paths".into(),
+                    sentence: format!(
+                        "{asked:?} is no path of a memory file: {fault}. No grant can allow it."
+                    ),
+                    ..path_denial(DenialClass::ScopeViolation, "scope_violation", asked)
+                }
+                .into());
+            }
+        };
+        let path = Path::new(&canonical);
+        let (reason, rule, sentence) = match self.memory.judge(path) {
+            Verdict::Granted => return Ok(canonical),
+            Verdict::NotWished => {
+                ("scope_violation", self.memory.field_rule(path), self.memory.not_wished(path))
+            }
+            Verdict::NotGranted(wish) => {
+                ("not_granted_by_operator", self.memory.grantor_names(), self.memory.not_granted(path, wish))
+            }
+        };
+        let denial = path_denial(DenialClass::ScopeViolation, reason, asked);
+        Err(Denial { subject: canonical, rule, sentence, ..denial }.into())
+    }
+
+    pub(super) fn file_target(&self, asked: &str) -> Result<FileTarget, Refusal> {
+        let path = match normal(asked) {
+            Ok(path) => path,
+            Err(FilePathFault::Empty) => return Err(Refusal::BadParams("path: the path is empty".into())),
+            Err(FilePathFault::Nul) => return Err(Refusal::BadParams("path: the path holds a NUL".into())),
+            Err(FilePathFault::TooLong) => {
+                return Err(Refusal::BadParams(format!("path: the path has more than {MAX_PATH} bytes")));
+            }
+            Err(FilePathFault::Relative) => {
+                return Err(Denial {
+                    subject: asked.to_owned(),
+                    rule: "form of file paths".into(),
+                    sentence: format!(
+                        "{:?} is relative, and there is no directory that it could be relative to; file paths begin \
+                         with '/'. No grant can allow it.",
+                        asked
+                    ),
+                    ..path_denial(DenialClass::FileViolation, "file_violation", asked)
+                }
+                .into());
+            }
+        };
+        self.judge_file(&path, asked)?;
+        Ok(self.files.target(path))
+    }
+
+    fn judge_file(&self, path: &Path, asked: &str) -> Result<(), Denial> {
+        let rules = &self.files.rules;
+        let (reason, rule, sentence) = match self.files.judge(path) {
+            FileVerdict::Granted => return Ok(()),
+            FileVerdict::NotWished(None) => {
+                ("file_violation", rules.field_rule(path), rules.not_wished(path))
+            }
+            FileVerdict::NotWished(Some(entry)) => (
+                "file_violation",
+                rules.field_rule(path),
+                format!(
+                    "{path:?} matches no pattern of {} in SKILL.md, and lies under {}, which no frontmatter and no operator \
+                     can grant.",
+                    rules.field,
+                    entry.display()
+                ),
+            ),
+            FileVerdict::NotGranted(wish) => {
+                ("not_granted_by_operator", rules.grantor_names(), rules.not_granted(path, wish))
+            }
+            FileVerdict::Never(entry) => (
+                "never_grantable",
+                format!("never grantable: {}", entry.display()),
+                format!(
+                    "{path:?} lies under {}, which no frontmatter and no operator can grant. Copy what the skill needs \
+                     to a directory that can be granted.",
+                    entry.display()
+                ),
+            ),
+        };
+        let denial = path_denial(DenialClass::FileViolation, reason, asked);
+        Err(Denial { subject: path.to_string_lossy().into_owned(), rule, sentence, ..denial })
+    }
+}
+
+fn tool_denial(reason: &'static str) -> Denial {
+    Denial {
+        class: DenialClass::ToolNotAllowed,
+        reason,
+        asked: None,
+        subject: String::new(),
+        rule: String::new(),
+        sentence: String::new(),
+    }
+}
+
+fn path_denial(class: DenialClass, reason: &'static str, asked: &str) -> Denial {
+    Denial { class, asked: Some(asked.to_owned()), ..tool_denial(reason) }
+}

@@ -1,0 +1,222 @@
+//! The effective grant of one invocation: frontmatter ∩ what the operator grants (`[4.0]`), compiled once, asked at
+//! every call. The only place where a [`Permit`] is made. It opens no file but the roots of file rules, runs no tool
+//! and writes no row.
+//!
+//! Nobody else can make a permit:
+//!
+//! ```compile_fail,E0451
+//! # fn forge(call: cyberos_broker::call::Call, trace: cyberos_broker::call::TraceId) {
+//! let _ = cyberos_broker::grants::Permit { call, target: cyberos_broker::call::Target::Nothing, trace };
+//! # }
+//! ```
+
+mod decide;
+mod files;
+mod memory;
+mod never;
+mod operator;
+mod rate;
+mod rules;
+mod trace;
+
+pub use memory::{MAX_MEMORY_PATH, MemoryPathFault, canonical_memory};
+pub use never::NeverGrantable;
+pub use operator::Operator;
+pub(crate) use trace::trace_of;
+
+use crate::call::{Call, Target, TraceId};
+use crate::skill::{Item, Skill};
+use cyberos_proto::plan::MemoryLimit;
+use files::Files;
+use operator::{Caps, Grantor};
+use rate::RateLimit;
+use rules::Rules;
+use std::sync::Arc;
+
+/// RLIMIT_AS without `x-memory-mb`, in MiB (`[10.5]`).
+pub const DEFAULT_MEMORY_MB: u32 = 512;
+/// Processes without `x-max-processes`.
+pub const DEFAULT_PROCESSES: u32 = 8;
+/// Size of /tmp without `x-tmp-mb`, in MiB.
+pub const DEFAULT_TMP_MB: u32 = 64;
+
+/// A call that the rules allow. Made only here, used up by [`crate::audit::Audit::started`].
+#[derive(Debug)]
+pub struct Permit {
+    call: Call,
+    target: Target,
+    trace: TraceId,
+}
+
+impl Permit {
+    /// The call.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// What it may touch.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The trace it belongs to: its `traceparent`'s, else the invocation's.
+    pub fn trace(&self) -> TraceId {
+        self.trace
+    }
+}
+
+/// The limits of one invocation: asked for, within what the operator allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// MiB of memory.
+    pub memory_mb: u32,
+    /// Which limit it is: of address space, unless the skill has `x-memory-mb`.
+    pub memory_kind: MemoryLimit,
+    /// Processes, the skill itself included.
+    pub max_processes: u32,
+    /// MiB of the private /tmp.
+    pub tmp_mb: u32,
+    /// The deadline, in minutes.
+    pub effort_minutes: u32,
+}
+
+/// Everything one invocation may do. What was compiled holds: later changes of SKILL.md or of the configuration do not
+/// reach it (`[4.1]`).
+#[derive(Debug)]
+pub struct Grants {
+    skill_id: String,
+    allowed_tools: Vec<Item<String>>,
+    disallowed_tools: Vec<Item<String>>,
+    tool_grantors: Vec<Grantor<String>>,
+    memory: Rules,
+    files: Files,
+    rate: Option<RateLimit>,
+    limits: Limits,
+    not_granted: Vec<String>,
+}
+
+impl Grants {
+    /// Compiles what `skill` asks for and `operator` gives. Opens the roots of file rules under which something is
+    /// granted, and holds them; a root that is absent now gives nothing.
+    pub fn compile(skill: &Skill, operator: &Operator, never: Arc<NeverGrantable>) -> Grants {
+        let memory = Rules {
+            field: "allowed_memory_scopes",
+            set_key: "memory",
+            skill_id: skill.id.clone(),
+            wishes: skill.allowed_memory_scopes.clone(),
+            grantors: operator.memory.clone(),
+        };
+        let files = Rules {
+            field: "x-allowed-files",
+            set_key: "files",
+            skill_id: skill.id.clone(),
+            wishes: skill.extensions.allowed_files.clone(),
+            grantors: operator.files.clone(),
+        };
+        let files = Files::compile(files, never);
+        let (limits, lowered) = limits(skill, &operator.caps);
+        let mut not_granted = missing_tools(skill, &operator.tools);
+        not_granted.extend(memory.shortfall());
+        not_granted.extend(files.shortfall());
+        not_granted.extend(missing_domains(skill, operator));
+        not_granted.extend(lowered);
+        Grants {
+            skill_id: skill.id.clone(),
+            allowed_tools: skill.allowed_tools.clone(),
+            disallowed_tools: skill.disallowed_tools.clone(),
+            tool_grantors: operator.tools.clone(),
+            memory,
+            files,
+            rate: skill.extensions.rate_limit_per_minute.map(RateLimit::new),
+            limits,
+            not_granted,
+        }
+    }
+
+    /// What the skill asked for and does not get, a line each, for `cyberos skill run` to name (`[2.1]`).
+    pub fn not_granted(&self) -> &[String] {
+        &self.not_granted
+    }
+
+    /// The effective limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The tools that a call may name, in the order of SKILL.md, each once. Some may not be registered.
+    pub fn tools(&self) -> Vec<&str> {
+        let mut out: Vec<&str> = Vec::new();
+        for tool in self.allowed_tools.iter().map(|t| t.value.as_str()) {
+            if self.tool_allowed(tool) && !out.contains(&tool) {
+                out.push(tool);
+            }
+        }
+        out
+    }
+
+    fn tool_allowed(&self, tool: &str) -> bool {
+        !self.disallowed_tools.iter().any(|t| t.value == tool)
+            && self.allowed_tools.iter().any(|t| t.value == tool)
+            && self.tool_grantors.iter().any(|g| !g.offered && g.admits(tool))
+    }
+}
+
+fn named<'a, T: 'a>(grantors: impl IntoIterator<Item = &'a Grantor<T>>) -> String {
+    grantors.into_iter().filter(|g| !g.offered).map(Grantor::named).collect::<Vec<_>>().join(" or ")
+}
+
+fn missing_tools(skill: &Skill, grantors: &[Grantor<String>]) -> Vec<String> {
+    let granted = |tool: &str| grantors.iter().any(|g| !g.offered && g.admits(tool));
+    let wished =
+        skill.allowed_tools.iter().filter(|t| !skill.disallowed_tools.iter().any(|d| d.value == t.value));
+    wished
+        .filter(|t| !granted(&t.value))
+        .map(|t| format!("allowed_tools line {}: {} ({} does not give it)", t.line, t.value, named(grantors)))
+        .collect()
+}
+
+fn missing_domains(skill: &Skill, operator: &Operator) -> Vec<String> {
+    let granted = |host: &str| {
+        operator.domains.iter().filter(|g| !g.offered).any(|g| {
+            g.list().is_none_or(|list| list.iter().any(|p| p.as_str() == host || p.as_str() == "**:*"))
+        })
+    };
+    let wished = skill.extensions.allowed_domains.iter().filter(|d| !granted(d.value.as_str()));
+    wished
+        .map(|d| {
+            let host = d.value.as_str();
+            format!(
+                "x-allowed-domains line {}: {host} ({} does not name it)",
+                d.line,
+                named(&operator.domains)
+            )
+        })
+        .collect()
+}
+
+/// The limits, and a line for each wish that was lowered.
+fn limits(skill: &Skill, caps: &Caps) -> (Limits, Vec<String>) {
+    let mut lowered = Vec::new();
+    let mut within = |field: &str, asked: Option<u32>, default: u32, (cap, key): &(u32, String)| {
+        if let Some(asked) = asked
+            && asked > *cap
+        {
+            lowered.push(format!("{field}: {asked} ({key} allows {cap})"));
+        }
+        asked.unwrap_or(default).min(*cap)
+    };
+    let x = &skill.extensions;
+    let limits = Limits {
+        memory_mb: within("x-memory-mb", x.memory_mb, DEFAULT_MEMORY_MB, &caps.memory_mb),
+        memory_kind: if x.memory_mb.is_some() { MemoryLimit::Data } else { MemoryLimit::AddressSpace },
+        max_processes: within("x-max-processes", x.max_processes, DEFAULT_PROCESSES, &caps.max_processes),
+        tmp_mb: within("x-tmp-mb", x.tmp_mb, DEFAULT_TMP_MB, &caps.tmp_mb),
+        effort_minutes: within("effort_minutes", Some(skill.effort_minutes), 30, &caps.effort_minutes),
+    };
+    (limits, lowered)
+}
+
+#[cfg(test)]
+mod file_tests;
+#[cfg(test)]
+mod tests;

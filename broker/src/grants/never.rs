@@ -1,0 +1,119 @@
+//! What no frontmatter and no operator can grant (`[4.0]`): the kernel's own trees, the system's keys and state, and
+//! everything that decides what a skill may do. Asked by name before anything is touched, and again about the
+//! canonical path of what was opened.
+
+use crate::config::Config;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Trees of the system.
+const SYSTEM: [&str; 6] = ["/proc", "/sys", "/dev", "/run", "/boot", "/etc/cyberos"];
+/// Directories of the three daemons where packages put them, whatever this broker is configured to use.
+const PACKAGED: [&str; 4] =
+    ["/var/lib/cyberos", "/var/lib/cyberos-skillfs", "/var/lib/cyberos-helper", "/opt/cyberos/skills"];
+/// Names that begin so, and what is under them.
+const BEGINNINGS: [&str; 2] = ["/etc/shadow", "/tmp/cyberos-"];
+
+/// The list, for one configuration.
+#[derive(Clone, Debug)]
+pub struct NeverGrantable {
+    trees: Vec<PathBuf>,
+}
+
+impl NeverGrantable {
+    /// The system's entries and the configuration's directories, each as written and as it really is.
+    pub fn new(config: &Config) -> Self {
+        let configured = [&config.state, &config.run, &config.mount].into_iter().cloned();
+        // A socket's directory too, unless that would make all of / or /tmp ungrantable.
+        let sockets =
+            [&config.helper_socket, &config.skillfs_control].into_iter().map(|p| match p.parent() {
+                Some(dir) if dir != Path::new("/") && dir != Path::new("/tmp") => dir.to_owned(),
+                _ => p.clone(),
+            });
+        let named = SYSTEM.iter().chain(&PACKAGED).map(PathBuf::from);
+        let mut trees: Vec<PathBuf> = named
+            .chain(configured)
+            .chain(sockets)
+            .chain(config.sources.iter().cloned())
+            .chain(config.never_grantable.iter().cloned())
+            .collect();
+        let real: Vec<PathBuf> = trees.iter().filter_map(|p| p.canonicalize().ok()).collect();
+        trees.extend(real);
+        trees.sort();
+        trees.dedup();
+        NeverGrantable { trees }
+    }
+
+    /// Which entry holds `path` (absolute, normal), if one does.
+    pub fn holds(&self, path: &Path) -> Option<&Path> {
+        let beginning = || BEGINNINGS.iter().map(Path::new).find(|b| begins(path, b));
+        self.trees.iter().map(PathBuf::as_path).find(|tree| path.starts_with(tree)).or_else(beginning)
+    }
+}
+
+/// Whether a component of `path` begins as the last one of `beginning` does, and those before are equal.
+fn begins(path: &Path, beginning: &Path) -> bool {
+    let (Some(parent), Some(name)) = (beginning.parent(), beginning.file_name()) else { return false };
+    path.strip_prefix(parent).ok().and_then(|rest| rest.components().next()).is_some_and(|c| match c {
+        Component::Normal(first) => OsStr::as_bytes(first).starts_with(name.as_bytes()),
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threat_a2_what_governs_a_skill_is_never_grantable() {
+        let config = Config { sources: vec!["/home/x/skills".into()], ..Config::default() };
+        let never = NeverGrantable::new(&config);
+        for path in [
+            "/proc",
+            "/proc/self/root/etc",
+            "/sys/kernel",
+            "/dev/null",
+            "/run/docker.sock",
+            "/boot/x",
+            "/etc/cyberos/cyberos.yaml",
+            "/etc/shadow",
+            "/etc/shadow-",
+            "/etc/shadow.d/x",
+            "/var/lib/cyberos/store/HEAD",
+            "/var/lib/cyberos-helper/x",
+            "/var/lib/cyberos-skillfs",
+            "/skills/a/SKILL.md",
+            "/home/x/skills/a",
+            "/opt/cyberos/skills/a",
+            "/tmp/cyberos-skill-broker.x.sock",
+        ] {
+            assert!(never.holds(Path::new(path)).is_some(), "{path}");
+        }
+        for path in [
+            "/etc/passwd",
+            "/srv/cyberos/work/x",
+            "/procx",
+            "/tmp/x",
+            "/tmp",
+            "/",
+            "/etc",
+            "/var/lib/cyberosx",
+            "/tmp/cyberos",
+        ] {
+            assert!(never.holds(Path::new(path)).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_never_grantable_under_its_real_name_either() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let never = NeverGrantable::new(&Config { state: link.clone(), ..Config::default() });
+        assert!(never.holds(&link.join("x")).is_some());
+        assert!(never.holds(&real.join("x")).is_some());
+    }
+}

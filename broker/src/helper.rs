@@ -1,0 +1,265 @@
+//! Client of the root helper: one async method a request. A task owns the link, keeps the order of requests and
+//! answers, and connects again when the link is lost; what ran over a lost link has been ended by the helper.
+//! Called by `run` (and by Bash later). It decides nothing and never looks into a plan.
+
+use cyberos_proto::ids::InvocationId;
+use cyberos_proto::link::{Link, LinkError, Wait};
+use cyberos_proto::message::{Event, Exit, FromHelper, Message, Refusal, Reply, Request, Signal};
+use cyberos_proto::plan::{SandboxReport, SpawnPlan};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+/// How long a request may go unanswered before the link counts as dead. The helper's own limit for a spawn is 10 s.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// How long a request waits for a link to come back.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the helper did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperError {
+    /// It refused, and left nothing behind.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// It is not there, or went away.
+    #[error("the helper at {path} is not reachable: {why} (is cyberos-priv-helper.socket active?)")]
+    Gone { path: PathBuf, why: String },
+}
+
+/// A running program.
+#[derive(Debug)]
+pub struct Spawned {
+    /// What the kernel really enforces.
+    pub report: SandboxReport,
+    /// The program's standard input, to write.
+    pub stdin: OwnedFd,
+    /// Its standard output, to read.
+    pub stdout: OwnedFd,
+    /// Its standard error, to read.
+    pub stderr: OwnedFd,
+    /// How it ended; an error when the link was lost first (the helper then ends the sandbox).
+    pub exit: oneshot::Receiver<Exit>,
+}
+
+type Answer = Result<(Reply, Vec<OwnedFd>), HelperError>;
+
+struct Asked {
+    request: Request,
+    descriptors: Vec<OwnedFd>,
+    exit: Option<(InvocationId, oneshot::Sender<Exit>)>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Handle to the task that owns the link. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Helper {
+    path: PathBuf,
+    ask: mpsc::Sender<Asked>,
+}
+
+impl Helper {
+    /// Starts the task; it connects to the socket at `path` at the first request.
+    pub fn new(path: &Path) -> Self {
+        let (ask, asked) = mpsc::channel(64);
+        tokio::spawn(
+            Owner { path: path.to_owned(), asked, waiting: VecDeque::new(), exits: HashMap::new() }.run(),
+        );
+        Helper { path: path.to_owned(), ask }
+    }
+
+    async fn ask(
+        &self,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+        exit: Option<(InvocationId, oneshot::Sender<Exit>)>,
+    ) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        let gone = || HelperError::Gone { path: self.path.clone(), why: "the link was lost".into() };
+        self.ask.send(Asked { request, descriptors, exit, answer }).await.map_err(|_| gone())?;
+        match answered.await.map_err(|_| gone())?? {
+            (Reply::Refused(refusal), _) => Err(HelperError::Refused(refusal)),
+            answer => Ok(answer),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> HelperError {
+        HelperError::Gone { path: self.path.clone(), why: format!("unexpected answer {reply:?}") }
+    }
+
+    /// Leases a uid and makes the invocation's socket: the uid, and the listening descriptor.
+    pub async fn create_socket(&self, invocation: InvocationId) -> Result<(u32, OwnedFd), HelperError> {
+        match self.ask(Request::CreateSocket { invocation }, vec![], None).await? {
+            (Reply::SocketCreated { uid }, mut fds) if fds.len() == 1 => Ok((uid, fds.remove(0))),
+            (other, _) => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Runs a plan; `descriptors` are its binds', in order.
+    pub async fn spawn(
+        &self,
+        invocation: InvocationId,
+        plan: SpawnPlan,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Spawned, HelperError> {
+        let (tell, exit) = oneshot::channel();
+        let request = Request::Spawn { invocation, plan: Box::new(plan) };
+        let (reply, fds) = self.ask(request, descriptors, Some((invocation, tell))).await?;
+        match (reply, <[OwnedFd; 3]>::try_from(fds)) {
+            (Reply::Spawned { report }, Ok([stdin, stdout, stderr])) => {
+                Ok(Spawned { report, stdin, stdout, stderr, exit })
+            }
+            (other, _) => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Signals the program, or ends the sandbox.
+    pub async fn signal(&self, invocation: InvocationId, signal: Signal) -> Result<(), HelperError> {
+        self.ask(Request::Signal { invocation, signal }, vec![], None).await.map(drop)
+    }
+
+    /// Ends what still runs, removes the socket, gives the lease back.
+    pub async fn release(&self, invocation: InvocationId) -> Result<(), HelperError> {
+        self.ask(Request::Release { invocation }, vec![], None).await.map(drop)
+    }
+}
+
+struct Owner {
+    path: PathBuf,
+    asked: mpsc::Receiver<Asked>,
+    waiting: VecDeque<(oneshot::Sender<Answer>, Instant)>,
+    exits: HashMap<InvocationId, oneshot::Sender<Exit>>,
+}
+
+type HelperLink = AsyncFd<Link<Request, FromHelper>>;
+
+impl Owner {
+    async fn run(mut self) {
+        // One round a link. Without a question there is no need for one.
+        while let Some(first) = self.asked.recv().await {
+            let link = match self.connect().await {
+                Ok(link) => link,
+                Err(why) => {
+                    let _ = first.answer.send(Err(self.gone(&why)));
+                    continue;
+                }
+            };
+            let why = self.serve(&link, first).await;
+            if let Some(why) = why {
+                tracing::warn!(path = %self.path.display(), why, "the link to the helper was lost; what ran over it has ended");
+                for (answer, _) in std::mem::take(&mut self.waiting) {
+                    let _ = answer.send(Err(self.gone(&why)));
+                }
+                self.exits.clear();
+            }
+        }
+    }
+
+    fn gone(&self, why: &str) -> HelperError {
+        HelperError::Gone { path: self.path.clone(), why: why.to_owned() }
+    }
+
+    async fn connect(&self) -> Result<HelperLink, String> {
+        let until = Instant::now() + CONNECT_LIMIT;
+        loop {
+            let tried = Link::connect(&self.path).map_err(|e| e.to_string()).and_then(
+                |link: Link<Request, FromHelper>| {
+                    let peer = link.peer().map_err(|e| e.to_string())?;
+                    if peer.uid != 0 {
+                        return Err(format!("the socket is served by uid {}, not by root", peer.uid));
+                    }
+                    // Deprecated because a type could change its descriptor while it is registered; a Link owns one
+                    // descriptor for life, and the replacement would need unsafe code.
+                    #[expect(deprecated)]
+                    AsyncFd::new(link).map_err(|e| e.to_string())
+                },
+            );
+            match tried {
+                Ok(link) => return Ok(link),
+                Err(why) if Instant::now() >= until => return Err(why),
+                Err(_) => tokio::time::sleep(CONNECT_PAUSE).await,
+            }
+        }
+    }
+
+    /// Serves one link until it is lost (why) or nobody asks any more (none).
+    async fn serve(&mut self, link: &HelperLink, first: Asked) -> Option<String> {
+        if let Err(why) = self.send(link, first).await {
+            return Some(why);
+        }
+        loop {
+            let limit = self.waiting.front().map(|(_, since)| *since + ANSWER_LIMIT);
+            let limit_over = async {
+                match limit {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                got = receive(link) => match got {
+                    Ok((FromHelper::Event(Event::Exited { invocation, exit }), _)) => {
+                        if let Some(tell) = self.exits.remove(&invocation) {
+                            let _ = tell.send(exit);
+                        }
+                    }
+                    Ok((FromHelper::Reply(reply), descriptors)) => match self.waiting.pop_front() {
+                        Some((answer, _)) => drop(answer.send(Ok((reply, descriptors)))),
+                        None => return Some("an answer to nothing".into()),
+                    },
+                    Err(e) => return Some(e.to_string()),
+                },
+                asked = self.asked.recv() => match asked {
+                    Some(asked) => if let Err(why) = self.send(link, asked).await { return Some(why) },
+                    None => return None,
+                },
+                () = limit_over => return Some(format!("no answer within {} s", ANSWER_LIMIT.as_secs())),
+            }
+        }
+    }
+
+    async fn send(&mut self, link: &HelperLink, asked: Asked) -> Result<(), String> {
+        let Asked { request, descriptors, exit, answer } = asked;
+        if descriptors.len() != request.descriptors() {
+            let _ = answer.send(Err(self.gone("a plan with another number of descriptors than binds")));
+            return Ok(());
+        }
+        let borrowed: Vec<_> = descriptors.iter().map(|d| d.as_fd()).collect();
+        let sent = link
+            .async_io(Interest::WRITABLE, |l| l.send(&request, &borrowed, Wait::No).map_err(into_io))
+            .await;
+        match sent {
+            Ok(()) => {
+                if let Some((invocation, tell)) = exit {
+                    self.exits.insert(invocation, tell);
+                }
+                self.waiting.push_back((answer, Instant::now()));
+                Ok(())
+            }
+            Err(e) => {
+                let too_long = e
+                    .get_ref()
+                    .and_then(|e| e.downcast_ref::<LinkError>())
+                    .is_some_and(|e| matches!(e, LinkError::TooLong));
+                let why = e.to_string();
+                let _ = answer.send(Err(self.gone(&why)));
+                if too_long { Ok(()) } else { Err(why) }
+            }
+        }
+    }
+}
+
+async fn receive(link: &HelperLink) -> Result<(FromHelper, Vec<OwnedFd>), std::io::Error> {
+    link.async_io(Interest::READABLE, |l| l.receive(Wait::No).map_err(into_io)).await
+}
+
+fn into_io(e: LinkError) -> std::io::Error {
+    match e {
+        LinkError::WouldBlock => std::io::ErrorKind::WouldBlock.into(),
+        e => std::io::Error::other(e),
+    }
+}

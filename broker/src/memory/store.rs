@@ -1,0 +1,410 @@
+//! The memory store: `STATE/tenants/<uuid>/memories/…` (`[5.3]`). It turns a canonical memory path into bytes and back.
+//! It knows no scope and no skill: whether a path may be touched has been decided before. Even so it trusts no path and no
+//! entry that it meets: everything is opened beneath the tenant's own directory, which is held open, through no symbolic
+//! link and no mount, and only regular files are files. The memory tools call it, from a thread that may block.
+//!
+//! A write is durable when it returns, and atomic: whoever reads, and whoever starts after a crash at any point, finds the
+//! old content or the new one. So it goes
+//!
+//! ```text
+//! quota → <uuid>/.tmp/<random> written, fsync → missing directories made, each fsynced in its parent → rename → fsync
+//! ```
+//!
+//! and an existing file is replaced. What a crash leaves in `.tmp` is swept at the next start.
+
+use super::usage::{self, Usage, cost};
+use crate::audit::canonical::hex;
+use cyberos_proto::ids::TenantId;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::sys::statvfs::fstatvfs;
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Largest file that is read or written.
+pub const MAX_FILE: u64 = 16 << 20;
+/// Longest path, in bytes.
+pub const MAX_PATH: usize = 1024;
+/// Most segments of a path.
+pub const MAX_DEPTH: usize = 32;
+/// Bytes that a tenant may use unless the configuration says otherwise (`[2.8]`).
+pub const TENANT_QUOTA: u64 = 4 << 30;
+/// Percent of the file system that stay free for the ledger (`[2.8]`).
+pub const KEPT_FREE: u64 = 5;
+
+/// The first segment of every path.
+const ROOT: &str = "memories";
+const TEMPORARY: &str = ".tmp";
+
+/// A file of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryFile {
+    /// Its content.
+    pub bytes: Vec<u8>,
+    /// SHA-256 of it, 64 hex digits.
+    pub sha256: String,
+}
+
+/// A file that has been written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// SHA-256 of its content, 64 hex digits.
+    pub sha256: String,
+    /// Whether there had been another content.
+    pub replaced: bool,
+}
+
+/// Why a file is not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// Nothing has that name.
+    #[error("there is no memory {path}")]
+    NotFound {
+        /// The path.
+        path: String,
+    },
+    /// Not a path of the store.
+    #[error("{path:?} is not a memory path: {why}")]
+    BadPath {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A directory, a symbolic link, or something else that is no file, has that name or lies on the way.
+    #[error("{path} is not a plain file below plain directories")]
+    NotAFile {
+        /// The path.
+        path: String,
+    },
+    /// More than [`MAX_FILE`].
+    #[error("{path} has {size} bytes; a memory holds at most {MAX_FILE}")]
+    TooLarge {
+        /// The path.
+        path: String,
+        /// The size.
+        size: u64,
+    },
+    /// The tenant's quota is used up (`quota_exceeded`).
+    #[error("the tenant's memory uses {used} of {quota} bytes, and {needed} more are needed")]
+    TenantFull {
+        /// Bytes in use.
+        used: u64,
+        /// Bytes allowed.
+        quota: u64,
+        /// Bytes that the write needs.
+        needed: u64,
+    },
+    /// Too little space is left on the file system (`quota_exceeded`).
+    #[error("the file system of the memory store is nearly full: {KEPT_FREE} % of it stay free")]
+    DiskFull,
+    /// The system refused something.
+    #[error("the memory store cannot {doing} {path}: {source}")]
+    Io {
+        /// What was tried, as a verb.
+        doing: &'static str,
+        /// On what.
+        path: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl MemoryError {
+    /// Whether it is a refusal of class `quota_exceeded` rather than a failure of the tool.
+    pub fn is_quota(&self) -> bool {
+        matches!(self, MemoryError::TenantFull { .. } | MemoryError::DiskFull)
+    }
+
+    pub(super) fn io(doing: &'static str, path: &str, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        match source.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOSPC | Errno::EDQUOT) => MemoryError::DiskFull,
+            Some(Errno::ENOENT) => MemoryError::NotFound { path: path.to_owned() },
+            Some(Errno::ELOOP | Errno::EXDEV | Errno::ENOTDIR | Errno::EISDIR | Errno::ENXIO) => {
+                MemoryError::NotAFile { path: path.to_owned() }
+            }
+            _ => MemoryError::Io { doing, path: path.to_owned(), source },
+        }
+    }
+}
+
+/// The store of all tenants; one a state directory.
+#[derive(Debug)]
+pub struct Store {
+    tenants: OwnedFd,
+    open: Mutex<HashMap<TenantId, Arc<Tenant>>>,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    dir: OwnedFd,
+    temporary: OwnedFd,
+    /// What its files cost; what a write will cost is counted before it is written.
+    usage: Usage,
+    /// Held from the look at what a rename replaces to the rename.
+    naming: Mutex<()>,
+}
+
+impl Store {
+    /// Opens the store in `tenants` (STATE/tenants), makes it if it isn't there, sweeps what a crash left, and counts
+    /// what each tenant uses.
+    pub fn open(tenants: &Path) -> Result<Store, MemoryError> {
+        let shown = tenants.display().to_string();
+        match nix::unistd::mkdir(tenants, Mode::from_bits_truncate(0o700)) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(e) => return Err(MemoryError::io("make", &shown, e)),
+        }
+        let dir = File::open(tenants).map_err(|e| MemoryError::io("open", &shown, e))?;
+        if !dir.metadata().map_err(|e| MemoryError::io("open", &shown, e))?.is_dir() {
+            return Err(MemoryError::NotAFile { path: shown });
+        }
+        let store = Store { tenants: dir.into(), open: Mutex::default() };
+        for name in usage::names(store.tenants.as_fd()).map_err(|e| MemoryError::io("list", &shown, e))? {
+            // Other entries are not ours.
+            if let Some(id) = name.to_str().and_then(|name| name.parse::<TenantId>().ok())
+                && id.to_string().as_bytes() == name.as_encoded_bytes()
+            {
+                store.tenant(id, true)?;
+            }
+        }
+        Ok(store)
+    }
+
+    /// The file at the canonical path `path` of `tenant`.
+    pub fn read(&self, tenant: TenantId, path: &str) -> Result<MemoryFile, MemoryError> {
+        check(path)?;
+        let Some(tenant) = self.tenant(tenant, false)? else {
+            return Err(MemoryError::NotFound { path: path.to_owned() });
+        };
+        // O_NONBLOCK: a FIFO that somehow got here keeps nobody waiting before it is refused.
+        let file = beneath(tenant.dir.as_fd(), path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+            .map_err(|e| MemoryError::io("open", path, e))?;
+        let stat = fstat(&file).map_err(|e| MemoryError::io("read", path, e))?;
+        if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
+            return Err(MemoryError::NotAFile { path: path.to_owned() });
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+        let too_large = |size| Err(MemoryError::TooLarge { path: path.to_owned(), size });
+        if size > MAX_FILE {
+            return too_large(size);
+        }
+        let mut bytes = Vec::new();
+        File::from(file)
+            .take(MAX_FILE + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|e| MemoryError::io("read", path, e))?;
+        if bytes.len() as u64 > MAX_FILE {
+            return too_large(bytes.len() as u64);
+        }
+        let sha256 = hex(&Sha256::digest(&bytes));
+        Ok(MemoryFile { bytes, sha256 })
+    }
+
+    /// Makes `bytes` the content of the canonical path `path` of `tenant`, which may use `quota` bytes in all. Durable
+    /// when it returns.
+    pub fn write(
+        &self,
+        tenant: TenantId,
+        path: &str,
+        bytes: &[u8],
+        quota: u64,
+    ) -> Result<Written, MemoryError> {
+        let (parents, name) = check(path)?;
+        let size = bytes.len() as u64;
+        if size > MAX_FILE {
+            return Err(MemoryError::TooLarge { path: path.to_owned(), size });
+        }
+        self.enough_space(size)?;
+        let Some(tenant) = self.tenant(tenant, true)? else {
+            return Err(MemoryError::NotFound { path: path.to_owned() });
+        };
+        // Given back unless the write succeeds; a file that is replaced counts until it is.
+        let mut held = tenant.usage.hold(cost(size), quota)?;
+        let temporary = Temporary::write(&tenant, bytes).map_err(|e| MemoryError::io("write", path, e))?;
+        let mut parent = tenant.dir.try_clone().map_err(|e| MemoryError::io("open", path, e))?;
+        for segment in parents {
+            let (next, made) = directory(parent.as_fd(), segment)
+                .map_err(|e| MemoryError::io("make the directory of", path, e))?;
+            if made {
+                tenant.usage.add(cost(0));
+            }
+            parent = next;
+        }
+        let replaced = {
+            let _naming = relock(&tenant.naming);
+            let replaced = replaced(parent.as_fd(), name, path)?;
+            renameat(&tenant.temporary, temporary.name.as_str(), &parent, name)
+                .map_err(|e| MemoryError::io("rename to", path, e))?;
+            temporary.keep();
+            held.keep(replaced.map_or(0, cost));
+            replaced
+        };
+        fsync(&parent).map_err(|e| MemoryError::io("sync the directory of", path, e))?;
+        Ok(Written { sha256: hex(&Sha256::digest(bytes)), replaced: replaced.is_some() })
+    }
+
+    /// Bytes that the files of `tenant` use, each at least a block.
+    pub fn used(&self, tenant: TenantId) -> u64 {
+        self.tenant(tenant, false).ok().flatten().map_or(0, |tenant| tenant.usage.bytes())
+    }
+
+    /// A tenant's directories, opened once and held. Without `make`, None when it has none.
+    fn tenant(&self, id: TenantId, make: bool) -> Result<Option<Arc<Tenant>>, MemoryError> {
+        let mut open = relock(&self.open);
+        if let Some(tenant) = open.get(&id) {
+            return Ok(Some(Arc::clone(tenant)));
+        }
+        let name = id.to_string();
+        let fault = |doing| {
+            let name = name.clone();
+            move |e: Errno| MemoryError::io(doing, &name, e)
+        };
+        let dir = if make {
+            directory(self.tenants.as_fd(), &name).map_err(fault("make"))?.0
+        } else {
+            match beneath(self.tenants.as_fd(), &name, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+                Err(Errno::ENOENT) => return Ok(None),
+                opened => opened.map_err(fault("open"))?,
+            }
+        };
+        let (temporary, _) = directory(dir.as_fd(), TEMPORARY).map_err(fault("make the temporaries of"))?;
+        let list = |fd| usage::names(fd).map_err(fault("list"));
+        for left in list(temporary.as_fd())? {
+            tracing::info!(tenant = name, file = ?left, "swept a write that did not finish");
+            unlinkat(&temporary, left.as_os_str(), UnlinkatFlags::NoRemoveDir).map_err(fault("sweep"))?;
+        }
+        let usage = Usage::count(dir.as_fd()).map_err(fault("count"))?;
+        let tenant = Arc::new(Tenant { dir, temporary, usage, naming: Mutex::default() });
+        open.insert(id, Arc::clone(&tenant));
+        Ok(Some(tenant))
+    }
+
+    fn enough_space(&self, size: u64) -> Result<(), MemoryError> {
+        let fs = fstatvfs(&self.tenants).map_err(|e| MemoryError::io("measure", "tenants", e))?;
+        let left = fs.blocks_available().saturating_sub(size.div_ceil(fs.fragment_size().max(1)));
+        let few =
+            |left: u64, all: u64| all > 0 && u128::from(left) * 100 < u128::from(all) * u128::from(KEPT_FREE);
+        // Without a count of files (some file systems make them as they go) there is none to run out of.
+        if few(left, fs.blocks()) || few(fs.files_available(), fs.files()) {
+            return Err(MemoryError::DiskFull);
+        }
+        Ok(())
+    }
+}
+
+/// A file of `.tmp` that goes away unless it is kept.
+struct Temporary<'a> {
+    dir: BorrowedFd<'a>,
+    name: String,
+    kept: std::cell::Cell<bool>,
+}
+
+impl Temporary<'_> {
+    /// Writes `bytes` to a new file, and to the disk.
+    fn write<'a>(tenant: &'a Tenant, bytes: &[u8]) -> io::Result<Temporary<'a>> {
+        let mut random = [0u8; 16];
+        getrandom::fill(&mut random).map_err(|e| io::Error::other(e.to_string()))?;
+        let name = hex(&random);
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let mut file = File::from(beneath(tenant.temporary.as_fd(), &name, flags)?);
+        let temporary = Temporary { dir: tenant.temporary.as_fd(), name, kept: std::cell::Cell::new(false) };
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        Ok(temporary)
+    }
+
+    fn keep(&self) {
+        self.kept.set(true);
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.kept.get() {
+            // What stays is swept at the next start.
+            let _ = unlinkat(self.dir, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// Splits a canonical path into its directories and its name. Grants have made it canonical; that is not relied on.
+fn check(path: &str) -> Result<(Vec<&str>, &str), MemoryError> {
+    let bad = |why| Err(MemoryError::BadPath { path: path.chars().take(200).collect(), why });
+    if path.len() > MAX_PATH {
+        return bad("it is longer than 1,024 bytes");
+    }
+    let mut segments: Vec<&str> = path.split('/').collect();
+    if segments.len() > MAX_DEPTH {
+        return bad("it has more than 32 segments");
+    }
+    if segments.iter().any(|s| s.is_empty() || *s == "." || *s == ".." || s.len() > 255 || s.contains('\0')) {
+        return bad("a segment is empty, '.', '..', holds a NUL, or is longer than 255 bytes");
+    }
+    match segments.pop() {
+        Some(name) if segments.first() == Some(&ROOT) => Ok((segments, name)),
+        _ => bad("it does not begin with memories/"),
+    }
+}
+
+/// Opens `path` below `dir`, through directories of the same file system alone.
+pub(super) fn beneath(dir: BorrowedFd<'_>, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
+    let mode = if flags.contains(OFlag::O_CREAT) { Mode::from_bits_truncate(0o600) } else { Mode::empty() };
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).mode(mode).resolve(
+        ResolveFlag::RESOLVE_BENEATH
+            | ResolveFlag::RESOLVE_NO_SYMLINKS
+            | ResolveFlag::RESOLVE_NO_MAGICLINKS
+            | ResolveFlag::RESOLVE_NO_XDEV,
+    );
+    loop {
+        match openat2(dir, path, how) {
+            // The kernel may ask for a second try when names change meanwhile.
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// The directory `name` of `dir`, and whether it had to be made. Durable.
+fn directory(dir: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, bool), Errno> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    match beneath(dir, name, flags) {
+        Err(Errno::ENOENT) => {}
+        opened => return Ok((opened?, false)),
+    }
+    let made = match mkdirat(dir, name, Mode::from_bits_truncate(0o700)) {
+        Ok(()) => true,
+        // Another write made it.
+        Err(Errno::EEXIST) => false,
+        Err(e) => return Err(e),
+    };
+    fsync(dir)?;
+    Ok((beneath(dir, name, flags)?, made))
+}
+
+/// Size of the file that a rename to `name` would replace.
+fn replaced(parent: BorrowedFd<'_>, name: &str, path: &str) -> Result<Option<u64>, MemoryError> {
+    match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Err(Errno::ENOENT) => Ok(None),
+        Err(e) => Err(MemoryError::io("look at", path, e)),
+        Ok(stat) if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG => {
+            Ok(Some(u64::try_from(stat.st_size).unwrap_or(0)))
+        }
+        Ok(_) => Err(MemoryError::NotAFile { path: path.to_owned() }),
+    }
+}
+
+fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

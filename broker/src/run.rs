@@ -1,0 +1,381 @@
+//! The start of an invocation, one straight line (`[0.1]`, `[2.1]`): SkillFS's verdict → sealed copy → SKILL.md →
+//! grants → socket → spawn → first row → session. Whatever fails on the way undoes what came before. Called by
+//! `control`; `running` takes over from there.
+
+mod plan;
+mod refused;
+
+use self::plan::plan;
+use self::refused::refused;
+use crate::approvals::check_tenant;
+use crate::audit::InvokedStarted;
+use crate::call::{Invocation, TraceId};
+use crate::grants::Grants;
+use crate::running::{Ended, Running, Watch, millis};
+use crate::seal::{SealError, Sealed};
+use crate::service::Broker;
+use crate::session;
+use crate::skill::{self, MAX_FILE, Skill, SyncClass};
+use crate::view::ViewError;
+use cyberos_proto::control::{SkillState, Verdict};
+use cyberos_proto::ids::{InvocationId, SkillName, TenantId};
+use cyberos_proto::plan::{SandboxReport, SpawnPlan};
+use serde_json::{Value, json};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// How long a start waits for a verdict that is pending (`[0.1]`).
+const VERDICT_LIMIT: Duration = Duration::from_secs(35);
+
+/// What an operator asks to run.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The skill's name in the view.
+    pub skill: String,
+    /// Whose memory; none: the configured tenant.
+    pub tenant: Option<String>,
+    /// A lower deadline.
+    pub effort_minutes: Option<u32>,
+    /// Arguments.
+    pub args: Vec<Vec<u8>>,
+    /// Who asks: the operator's uid as text.
+    pub caller: String,
+}
+
+/// Why nothing runs: exit status, sentence, more for programs.
+#[derive(Debug)]
+pub struct NotRun {
+    /// Exit status (`[2.1]`).
+    pub exit: u8,
+    /// For a person.
+    pub message: String,
+    /// For a program.
+    pub detail: Value,
+}
+
+impl NotRun {
+    /// One with nothing more for programs.
+    pub fn new(exit: u8, message: impl Into<String>) -> Self {
+        NotRun { exit, message: message.into(), detail: Value::Null }
+    }
+}
+
+impl From<ViewError> for NotRun {
+    fn from(e: ViewError) -> Self {
+        NotRun::new(5, e.to_string())
+    }
+}
+
+impl From<SealError> for NotRun {
+    fn from(e: SealError) -> Self {
+        let exit = match e {
+            SealError::Unfit { .. } => 6,
+            SealError::NotShown(_) | SealError::NotMounted(_) => 5,
+            SealError::Os { .. } => 1,
+        };
+        NotRun::new(exit, e.to_string())
+    }
+}
+
+/// A skill as it is shown now: the verdict, and the copy that it is about.
+pub struct Shown {
+    /// SkillFS's answer, the same before and after the copy was made.
+    pub state: SkillState,
+    /// The copy.
+    pub sealed: Arc<Sealed>,
+}
+
+/// Asks, copies, asks again, until both answers are one and nothing is pending.
+pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
+    let until = Instant::now() + VERDICT_LIMIT;
+    let undecided = |why: &str| {
+        NotRun::new(
+            5,
+            format!("{name} is undecided: {why}; try again, or see 'cyberos skillfs explain {name}'"),
+        )
+    };
+    loop {
+        let state = broker.view.await_verdict(name, until.saturating_duration_since(Instant::now())).await?;
+        if state.pending {
+            return Err(undecided("the provider has not decided a change within 35 s"));
+        }
+        if state.verdict == Verdict::Hidden {
+            return Err(hidden(broker, &state));
+        }
+        let epoch = state.epoch.to_string();
+        if let Some(sealed) = broker.sealer.known(name, &epoch) {
+            return Ok(Shown { state, sealed });
+        }
+        let (sealer, walked) = (Arc::clone(&broker.sealer), name.clone());
+        let walk = tokio::task::spawn_blocking(move || sealer.seal(&walked));
+        let sealed = match tokio::time::timeout(VERDICT_LIMIT, walk).await {
+            Ok(Ok(sealed)) => sealed,
+            Ok(Err(e)) => return Err(NotRun::new(1, format!("the copy of {name} failed: {e}"))),
+            Err(_) => return Err(NotRun::new(5, format!("SkillFS did not let {name} be read within 35 s"))),
+        };
+        let after = broker.view.await_verdict(name, Duration::ZERO).await?;
+        if after == state {
+            // Only now is a fault in the copy a fault of this skill, and not of a change under the walk.
+            let sealed = sealed?;
+            if let Some(want) = state.content_digest.as_deref().filter(|want| *want != sealed.digest()) {
+                let got = sealed.digest();
+                return Err(NotRun::new(
+                    5,
+                    format!(
+                        "{name} is not what the provider vouched for: it said {want}, the view shows {got}"
+                    ),
+                ));
+            }
+            broker.sealer.remember(name, &epoch, &sealed);
+            return Ok(Shown { state, sealed });
+        }
+        if Instant::now() >= until {
+            return Err(undecided("it changed each time while it was copied"));
+        }
+    }
+}
+
+fn hidden(broker: &Broker, state: &SkillState) -> NotRun {
+    let reason = state.reason.as_deref().map(|r| format!(", {r}")).unwrap_or_default();
+    let source = broker
+        .config
+        .sources
+        .first()
+        .map_or_else(String::new, |s| s.join(state.skill.as_str()).display().to_string());
+    let message = format!(
+        "{} is hidden by the provider ({}{reason}); with the built-in provider 'skill-ledger certify {source}' vouches for it",
+        state.skill, state.status
+    );
+    NotRun { exit: 5, message, detail: crate::service::skill_json(state) }
+}
+
+/// The skill of a copy.
+pub fn load(name: &SkillName, sealed: &Sealed) -> Result<Skill, NotRun> {
+    let Some(mut file) = sealed.open("SKILL.md") else {
+        return Err(NotRun::new(6, format!("{name} has no SKILL.md that is a regular file inside it")));
+    };
+    let mut bytes = Vec::new();
+    file.by_ref()
+        .take(MAX_FILE as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| NotRun::new(1, format!("cannot read the copy of {name}/SKILL.md: {e}")))?;
+    skill::parse(&bytes, Some(name.as_str()), &|_| false).map_err(|faults| {
+        let mut message = format!("{name}/SKILL.md is not valid:");
+        for fault in &faults {
+            message.push_str(&format!("\n  {fault}"));
+        }
+        NotRun { exit: 6, message, detail: json!({ "errors": faults }) }
+    })
+}
+
+/// Starts an invocation and lets it go on by itself; the second is its standard input.
+pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>, OwnedFd), NotRun> {
+    let name =
+        SkillName::new(&wanted.skill).map_err(|e| NotRun::new(2, format!("'{}' is {e}", wanted.skill)))?;
+    let tenant = tenant(broker, wanted.tenant.as_deref())?;
+    let Shown { state, sealed } = shown(broker, &name).await?;
+    let skill = load(&name, &sealed)?;
+    if broker.config.require_signatures {
+        skill
+            .check_required_signature()
+            .map_err(|fault| NotRun::new(6, format!("{name}/SKILL.md: {fault}")))?;
+    }
+    entry_point(&skill, &sealed)?;
+    let approval = broker.approval(&skill)?;
+    check_tenant(&skill, approval.as_ref(), tenant).map_err(|why| NotRun::new(4, why))?;
+    let grants = broker.grants(&skill, approval.as_ref());
+
+    let effort = effort(&wanted, grants.limits().effort_minutes)?;
+    let invocation = Arc::new(Invocation {
+        id: InvocationId::from_random(*Uuid::new_v4().as_bytes()),
+        skill_id: skill.id.clone(),
+        version: skill.version.clone(),
+        tenant,
+        trace: TraceId::new(random()?).ok_or_else(|| NotRun::new(1, "no randomness"))?,
+        sync_private: skill.sync_class == SyncClass::Private,
+    });
+    let plan = plan(&skill, &invocation, &grants, &wanted.args, effort)?;
+    let (uid, listener) =
+        broker.helper.create_socket(invocation.id).await.map_err(|e| refused(&e, &skill, &sealed))?;
+    let begun = begin(
+        broker,
+        &wanted,
+        Parts { state, sealed, skill, grants, invocation: Arc::clone(&invocation), uid, listener, effort },
+        plan,
+    )
+    .await;
+    if begun.is_err() {
+        let _ = broker.helper.release(invocation.id).await;
+        broker.forget(invocation.id);
+    }
+    begun
+}
+
+struct Parts {
+    state: SkillState,
+    sealed: Arc<Sealed>,
+    skill: Skill,
+    grants: Grants,
+    invocation: Arc<Invocation>,
+    uid: u32,
+    listener: OwnedFd,
+    effort: Duration,
+}
+
+/// From the socket on: everything here is undone by a release.
+async fn begin(
+    broker: &Arc<Broker>,
+    wanted: &Wanted,
+    parts: Parts,
+    plan: SpawnPlan,
+) -> Result<(Arc<Running>, OwnedFd), NotRun> {
+    let Parts { state, sealed, skill, grants, invocation, uid, listener, effort } = parts;
+    let capture = broker.logs.create(&invocation.id.to_string());
+    let capture = Arc::new(capture.map_err(|e| NotRun::new(1, format!("cannot keep the output: {e}")))?);
+    let root = sealed.root().try_clone_to_owned().map_err(|e| NotRun::new(1, e.to_string()))?;
+    let started = Instant::now();
+    let spawned = broker
+        .helper
+        .spawn(invocation.id, plan, vec![root])
+        .await
+        .map_err(|e| refused(&e, &skill, &sealed))?;
+    required(broker, &spawned.report)?;
+    let sandbox = report_json(&spawned.report);
+    let epoch = state.epoch.to_string();
+    let row = InvokedStarted {
+        caller: &wanted.caller,
+        uid,
+        args_hash: &broker.audit.hash(&args_json(&wanted.args)),
+        verdict: state.verdict.as_str(),
+        epoch: &epoch,
+        content_digest: sealed.digest(),
+        sandbox: sandbox.clone(),
+    };
+    // No call is served before this row: the listener has no one who accepts until the session begins.
+    if let Err(e) = broker.audit.invoked_started(&invocation, &row).await {
+        return Err(NotRun::new(125, format!("nothing runs unrecorded: {e}")));
+    }
+    let not_granted = grants.not_granted();
+    let about = json!({
+        "invocation_id": invocation.id.to_string(),
+        "skill_id": invocation.skill_id,
+        "version": invocation.version,
+        "tenant_id": invocation.tenant.to_string(),
+        "verdict": state.verdict.as_str(),
+        "epoch": epoch,
+        "content_digest": sealed.digest(),
+        "uid": uid,
+        "sandbox": sandbox,
+        "deadline_ms": millis(effort),
+        "not_granted": not_granted,
+    });
+    let running =
+        Arc::new(Running::new(Arc::clone(&invocation), Arc::clone(&capture), about, started + effort));
+    broker.remember(&running);
+    let session = match session::serve(listener, uid, broker.serving(&invocation, grants, started + effort)) {
+        Ok(session) => session,
+        Err(e) => {
+            broker.audit.invoked_completed(&invocation, &Ended::aborted().row());
+            return Err(NotRun::new(1, format!("cannot serve the socket: {e}")));
+        }
+    };
+    let pump = tokio::spawn(capture.pump(spawned.stdout, spawned.stderr));
+    let watch = Watch {
+        running: Arc::clone(&running),
+        session,
+        helper: broker.helper.clone(),
+        audit: broker.audit.clone(),
+        exit: spawned.exit,
+        pump,
+        started,
+        effort,
+    };
+    let (broker, id) = (Arc::clone(broker), invocation.id);
+    tokio::spawn(async move {
+        // The copy is held until the last process that could read it has gone.
+        let held = sealed;
+        watch.run().await;
+        drop(held);
+        broker.forget(id);
+    });
+    Ok((running, spawned.stdin))
+}
+
+fn random() -> Result<[u8; 16], NotRun> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|e| NotRun::new(1, format!("no randomness: {e}")))?;
+    Ok(bytes)
+}
+
+fn effort(wanted: &Wanted, limit_minutes: u32) -> Result<Duration, NotRun> {
+    let minutes = match wanted.effort_minutes {
+        Some(0) => return Err(NotRun::new(2, "--effort-minutes 0: at least 1")),
+        Some(n) => n.min(limit_minutes),
+        None => limit_minutes,
+    };
+    Ok(Duration::from_secs(u64::from(minutes) * 60))
+}
+
+/// The arguments as JSON: text as text, other bytes as their hex, which no text can be mistaken for.
+fn args_json(args: &[Vec<u8>]) -> Value {
+    args.iter()
+        .map(|arg| match std::str::from_utf8(arg) {
+            Ok(text) => Value::from(text),
+            Err(_) => json!({ "hex": crate::audit::canonical::hex(arg) }),
+        })
+        .collect()
+}
+
+/// A sandbox's report as rows, `status` and `run --json` have it.
+pub fn report_json(report: &SandboxReport) -> Value {
+    let words =
+        |features: &[cyberos_proto::plan::Feature]| features.iter().map(|f| f.as_str()).collect::<Vec<_>>();
+    json!({ "enforced": words(&report.enforced), "skipped": words(&report.skipped) })
+}
+
+fn required(broker: &Broker, report: &SandboxReport) -> Result<(), NotRun> {
+    let missing: Vec<&str> =
+        report.skipped.iter().filter(|f| broker.config.require.contains(f)).map(|f| f.as_str()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing = missing.join(", ");
+    Err(NotRun::new(
+        125,
+        format!("this sandbox would lack {missing}, which the configuration requires (sandbox.require)"),
+    ))
+}
+
+fn entry_point(skill: &Skill, sealed: &Sealed) -> Result<(), NotRun> {
+    let path = &skill.extensions.entrypoint;
+    let Some(file) = sealed.open(path) else {
+        return Err(NotRun::new(
+            127,
+            format!(
+                "{}/{path}: there is no such regular file in the skill (x-entrypoint, default main)",
+                skill.id
+            ),
+        ));
+    };
+    let mode = file.metadata().map(|m| m.permissions().mode()).unwrap_or(0);
+    if mode & 0o111 == 0 {
+        return Err(NotRun::new(
+            126,
+            format!("{}/{path} is not executable: chmod +x it and certify again", skill.id),
+        ));
+    }
+    Ok(())
+}
+
+/// The tenant that an operator named or the configuration has.
+pub fn tenant(broker: &Broker, given: Option<&str>) -> Result<TenantId, NotRun> {
+    match given {
+        Some(text) => text.parse().map_err(|e| NotRun::new(2, format!("--tenant {text}: {e}"))),
+        None => Ok(broker.config.tenant),
+    }
+}

@@ -1,0 +1,57 @@
+//! What the helper is asked to run: the skill's entry point with exactly the environment of `[2.3]`, at the sealed
+//! copy, under the limits of its grants.
+
+use super::NotRun;
+use crate::call::Invocation;
+use crate::grants::Grants;
+use crate::skill::Skill;
+use cyberos_proto::plan::{Bind, BindKind, Limits, Profile, SandboxPath, SpawnPlan};
+use std::time::Duration;
+
+/// RLIMIT_NOFILE and RLIMIT_FSIZE of every sandbox (`[10.5]`).
+const OPEN_FILES: u32 = 256;
+const FILE_MB: u32 = 256;
+
+pub(super) fn plan(
+    skill: &Skill,
+    invocation: &Invocation,
+    grants: &Grants,
+    args: &[Vec<u8>],
+    effort: Duration,
+) -> Result<SpawnPlan, NotRun> {
+    let bad = |fault| NotRun::new(6, format!("{}: {fault}", skill.id));
+    let home = SandboxPath::new(&format!("/opt/cyberos/skills/{}", skill.id)).map_err(bad)?;
+    let program =
+        SandboxPath::new(&format!("{}/{}", home.as_str(), skill.extensions.entrypoint)).map_err(bad)?;
+    let limits = grants.limits();
+    let variable = |name: &str, value: &str| format!("{name}={value}").into_bytes();
+    let plan = SpawnPlan {
+        args: std::iter::once(program.as_str().as_bytes().to_vec()).chain(args.iter().cloned()).collect(),
+        env: vec![
+            variable("CYBEROS_BROKER_SOCKET", &format!("/tmp/cyberos-skill-broker.{}.sock", invocation.id)),
+            variable("CYBEROS_SKILL_ID", &skill.id),
+            variable("CYBEROS_INVOCATION_ID", &invocation.id.to_string()),
+            variable("CYBEROS_TENANT_ID", &invocation.tenant.to_string()),
+            variable("RUST_LOG", "warn"),
+            variable("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ],
+        binds: vec![Bind { target: home.clone(), kind: BindKind::Sealed }],
+        cwd: home,
+        program,
+        socket: true,
+        limits: Limits {
+            memory_mb: limits.memory_mb,
+            memory_kind: limits.memory_kind,
+            cpu_s: u32::try_from(effort.as_secs()).unwrap_or(u32::MAX),
+            processes: limits.max_processes,
+            open_files: OPEN_FILES,
+            file_mb: FILE_MB,
+            tmp_mb: limits.tmp_mb,
+        },
+        profile: Profile::Skill,
+    };
+    plan.check().map_err(|fault| {
+        NotRun::new(2, format!("{}: {fault} (too many or too long arguments?)", skill.id))
+    })?;
+    Ok(plan)
+}

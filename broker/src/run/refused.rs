@@ -1,0 +1,64 @@
+//! What a refusal of the helper means to whoever wanted the run: the cause in words, and the exit status of `[2.1]`.
+
+use super::NotRun;
+use crate::helper::HelperError;
+use crate::seal::Sealed;
+use crate::skill::Skill;
+use cyberos_proto::message::Refusal;
+use nix::errno::Errno;
+use std::io::Read;
+
+/// What a refusal of the helper means to whoever wanted the run.
+pub(super) fn refused(error: &HelperError, skill: &Skill, sealed: &Sealed) -> NotRun {
+    let HelperError::Refused(refusal) = error else { return NotRun::new(125, error.to_string()) };
+    let entry = format!("{}/{}", skill.id, skill.extensions.entrypoint);
+    let Refusal::Exec { errno } = refusal else {
+        return NotRun::new(125, format!("{}: {refusal}", skill.id));
+    };
+    let interpreter = interpreter(sealed, &skill.extensions.entrypoint);
+    match (Errno::from_raw(*errno), interpreter) {
+        (Errno::ENOENT, Some(Interpreter::Script(path))) => NotRun::new(
+            127,
+            format!("{entry}: its interpreter {path} does not exist in the sandbox (first line of the file)"),
+        ),
+        (Errno::ENOENT, Some(Interpreter::Loader)) => NotRun::new(
+            127,
+            format!("{entry}: the program loader that it asks for does not exist in the sandbox"),
+        ),
+        (Errno::EACCES, Some(Interpreter::Script(path))) => {
+            NotRun::new(126, format!("{entry}: its interpreter {path} is not executable"))
+        }
+        (Errno::ENOEXEC, None) => NotRun::new(
+            126,
+            format!(
+                "{entry} is neither a program of this machine nor a script: begin a script with a line like #!/usr/bin/python3"
+            ),
+        ),
+        (Errno::ENOEXEC, Some(_)) => {
+            NotRun::new(126, format!("{entry} is a program for another kind of machine"))
+        }
+        (errno, _) => NotRun::new(126, format!("{entry} cannot be executed: {}", errno.desc())),
+    }
+}
+
+enum Interpreter {
+    /// A script's, as its first line names it.
+    Script(String),
+    /// A binary's.
+    Loader,
+}
+
+fn interpreter(sealed: &Sealed, entry: &str) -> Option<Interpreter> {
+    let mut head = [0u8; 256];
+    let mut file = sealed.open(entry)?;
+    let n = file.read(&mut head).ok()?;
+    let head = &head[..n];
+    if head.starts_with(b"\x7fELF") {
+        return Some(Interpreter::Loader);
+    }
+    let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
+    // A carriage return is part of the name to the kernel, and the usual reason why it is not found.
+    let name = String::from_utf8_lossy(line.trim_ascii_start().split(|b| matches!(b, b' ' | b'\t')).next()?)
+        .into_owned();
+    Some(Interpreter::Script(name.escape_default().to_string()))
+}

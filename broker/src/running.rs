@@ -1,0 +1,300 @@
+//! A running invocation, from its start to its last row: deadlines by the monotonic clock (`[2.4]`), the limit for the
+//! first connection (`[2.5]`), the operator's stop, and what the end is called (`[2.7]`). Made by `run`, followed by
+//! `control`. It decides no call and opens nothing.
+
+use crate::audit::{self, Audit, Outcome};
+use crate::call::Invocation;
+use crate::capture::Capture;
+use crate::helper::Helper;
+use crate::session::Session;
+use cyberos_proto::message::{Exit, Signal};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// A skill that has not connected by then never will (`[2.5]`).
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
+/// Between an operator's SIGTERM and the SIGKILL.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// After the last process has gone nobody can write to the pipes; this bounds what is left in them.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// How long a killed sandbox may take to be gone before the helper's link is given up on.
+const REAP_LIMIT: Duration = Duration::from_secs(20);
+
+/// How an invocation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What it is called.
+    pub outcome: Outcome,
+    /// How the program ended; none when nobody saw it.
+    pub exit: Option<Exit>,
+    /// From spawn to end.
+    pub duration: Duration,
+}
+
+impl Ended {
+    /// An end that nobody saw.
+    pub fn aborted() -> Self {
+        Ended { outcome: Outcome::Aborted, exit: None, duration: Duration::ZERO }
+    }
+
+    /// The same for the ledger.
+    pub(crate) fn row(&self) -> audit::Ended {
+        let (exit_code, signal) = match self.exit {
+            Some(Exit::Code(code)) => (Some(code.into()), None),
+            Some(Exit::Signal(signal)) => (None, Some(signal.into())),
+            None => (None, None),
+        };
+        audit::Ended { outcome: self.outcome, exit_code, signal, duration_ms: millis(self.duration) }
+    }
+
+    /// The exit status of `skill run` (`[2.1]`).
+    pub fn status(&self) -> u8 {
+        match (self.outcome, self.exit) {
+            (Outcome::Timeout | Outcome::NoConnect, _) => 124,
+            (Outcome::Stopped, _) => 130,
+            (Outcome::Aborted, _) | (_, None) => 1,
+            (_, Some(Exit::Code(code))) => code,
+            (_, Some(Exit::Signal(signal))) => 128u8.saturating_add(signal),
+        }
+    }
+}
+
+/// Why our own hand was raised against it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ours {
+    timeout: bool,
+    no_connect: bool,
+    stopped: bool,
+}
+
+impl Ours {
+    fn outcome(self, exit: Option<Exit>) -> Outcome {
+        match exit {
+            _ if self.timeout => Outcome::Timeout,
+            _ if self.no_connect => Outcome::NoConnect,
+            _ if self.stopped => Outcome::Stopped,
+            None => Outcome::Aborted,
+            Some(Exit::Signal(9)) => Outcome::Killed,
+            Some(Exit::Signal(_)) => Outcome::Panic,
+            Some(Exit::Code(0)) => Outcome::Success,
+            Some(Exit::Code(_)) => Outcome::Error,
+        }
+    }
+}
+
+/// One invocation, as others see it.
+#[derive(Debug)]
+pub struct Running {
+    /// Its facts.
+    pub invocation: Arc<Invocation>,
+    /// What it prints.
+    pub capture: Arc<Capture>,
+    /// What its start was like: for `run --json` and `status`.
+    pub about: Value,
+    /// When the deadline kills it.
+    pub deadline: Instant,
+    stop: watch::Sender<bool>,
+    ended: watch::Sender<Option<Ended>>,
+}
+
+impl Running {
+    /// About to run.
+    pub fn new(invocation: Arc<Invocation>, capture: Arc<Capture>, about: Value, deadline: Instant) -> Self {
+        Running {
+            invocation,
+            capture,
+            about,
+            deadline,
+            stop: watch::Sender::new(false),
+            ended: watch::Sender::new(None),
+        }
+    }
+
+    /// An operator's wish that it end.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// How it ended, once it has.
+    pub fn ended(&self) -> watch::Receiver<Option<Ended>> {
+        self.ended.subscribe()
+    }
+
+    /// The answer to a `run` or `wait`.
+    pub fn answer(&self, ended: &Ended) -> Value {
+        let (out, err) = (*self.capture.stdout.progress().borrow(), *self.capture.stderr.progress().borrow());
+        let row = ended.row();
+        json!({
+            "invocation_id": self.invocation.id.to_string(),
+            "skill_id": self.invocation.skill_id,
+            "outcome": ended.outcome.as_str(),
+            "exit_code": row.exit_code,
+            "signal": row.signal,
+            "duration_ms": row.duration_ms,
+            "stdout_bytes": out.length,
+            "stdout_truncated": out.truncated,
+            "stderr_bytes": err.length,
+            "stderr_truncated": err.truncated,
+        })
+    }
+}
+
+/// What the watch over one invocation needs.
+pub struct Watch {
+    /// The invocation.
+    pub running: Arc<Running>,
+    /// Its calls.
+    pub session: Session,
+    /// To signal and release it.
+    pub helper: Helper,
+    /// To write its rows.
+    pub audit: Audit,
+    /// How the program ends.
+    pub exit: oneshot::Receiver<Exit>,
+    /// The task that reads its output.
+    pub pump: JoinHandle<()>,
+    /// When it was spawned.
+    pub started: Instant,
+    /// The whole time it has.
+    pub effort: Duration,
+}
+
+impl Watch {
+    /// Watches until it has ended, been recorded and been cleaned up.
+    pub async fn run(mut self) {
+        let (ours, exit) = self.until_exit().await;
+        // Whatever the end was, calls in flight are completed in the ledger before the invocation is.
+        self.session.close().await;
+        let duration = self.started.elapsed();
+        if tokio::time::timeout(DRAIN_LIMIT, &mut self.pump).await.is_err() {
+            self.pump.abort();
+        }
+        self.running.capture.end();
+        let ended = Ended { outcome: ours.outcome(exit), exit, duration };
+        self.audit.invoked_completed(&self.running.invocation, &ended.row());
+        let id = self.running.invocation.id;
+        if let Err(e) = self.helper.release(id).await {
+            tracing::warn!(invocation = %id, error = %e, "the helper did not release the invocation; its own clean-up will");
+        }
+        self.running.ended.send_replace(Some(ended));
+    }
+
+    async fn until_exit(&mut self) -> (Ours, Option<Exit>) {
+        let term_at = self.started + self.effort.mul_f64(0.9);
+        let kill_at = self.started + self.effort;
+        let id = self.running.invocation.id;
+        let mut stop = self.running.stop.subscribe();
+        let mut connected = std::pin::pin!(self.session.first_connection());
+        let mut ours = Ours::default();
+        let (mut seen, mut killed) = (false, false);
+        // When the next steps are due; none: not at all, or done.
+        let mut term = Some(term_at);
+        let (mut connect, mut stop_kill, mut give_up) = (Some(self.started + CONNECT_LIMIT), None, None);
+        loop {
+            tokio::select! {
+                // In this order: the end itself, then the deadline, which wins over what falls together with it.
+                biased;
+                exit = &mut self.exit => return (ours, exit.ok()),
+                () = at(term) => {
+                    term = None;
+                    ours.timeout = true;
+                    self.session.enter_grace();
+                    tracing::warn!(invocation = %id, "90 % of its time is over: SIGTERM");
+                    self.signal(Signal::Term).await;
+                }
+                () = at((!killed).then_some(kill_at)) => {
+                    killed = true;
+                    ours.timeout = true;
+                    self.audit.skill_timeout(&self.running.invocation, millis(self.started.elapsed()));
+                    self.signal(Signal::Kill).await;
+                    give_up = Some(Instant::now() + REAP_LIMIT);
+                }
+                () = at(connect) => {
+                    connect = None;
+                    ours.no_connect = true;
+                    killed = true;
+                    self.audit.no_connect(&self.running.invocation, millis(self.started.elapsed()));
+                    self.signal(Signal::Kill).await;
+                    give_up = Some(Instant::now() + REAP_LIMIT);
+                }
+                () = &mut connected, if !seen => {
+                    seen = true;
+                    connect = None;
+                }
+                () = wanted(&mut stop), if !ours.stopped => {
+                    ours.stopped = true;
+                    self.signal(Signal::Term).await;
+                    stop_kill = Some(Instant::now() + STOP_PATIENCE);
+                }
+                () = at(stop_kill) => {
+                    stop_kill = None;
+                    killed = true;
+                    self.signal(Signal::Kill).await;
+                    give_up = Some(Instant::now() + REAP_LIMIT);
+                }
+                () = at(give_up) => {
+                    tracing::error!(invocation = %id, "it was killed and is not gone");
+                    return (ours, None);
+                }
+            }
+        }
+    }
+
+    async fn signal(&self, signal: Signal) {
+        if let Err(e) = self.helper.signal(self.running.invocation.id, signal).await {
+            tracing::warn!(invocation = %self.running.invocation.id, error = %e, "the helper did not signal it");
+        }
+    }
+}
+
+/// Whole milliseconds.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn wanted(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|s| *s).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_status_tells_the_outcome() {
+        let ended = |outcome, exit| Ended { outcome, exit, duration: Duration::ZERO }.status();
+        assert_eq!(ended(Outcome::Error, Some(Exit::Code(3))), 3);
+        assert_eq!(ended(Outcome::Panic, Some(Exit::Signal(11))), 139);
+        assert_eq!(ended(Outcome::Killed, Some(Exit::Signal(9))), 137);
+        assert_eq!(ended(Outcome::Timeout, Some(Exit::Code(0))), 124);
+        assert_eq!(ended(Outcome::NoConnect, Some(Exit::Signal(9))), 124);
+        assert_eq!(ended(Outcome::Stopped, Some(Exit::Signal(15))), 130);
+        assert_eq!(ended(Outcome::Aborted, None), 1);
+    }
+
+    #[test]
+    fn an_end_is_named_by_who_caused_it() {
+        let none = Ours::default();
+        assert_eq!(none.outcome(Some(Exit::Code(0))), Outcome::Success);
+        assert_eq!(none.outcome(Some(Exit::Code(3))), Outcome::Error);
+        assert_eq!(none.outcome(Some(Exit::Signal(11))), Outcome::Panic);
+        assert_eq!(none.outcome(Some(Exit::Signal(9))), Outcome::Killed);
+        assert_eq!(none.outcome(None), Outcome::Aborted);
+        let timeout = Ours { timeout: true, stopped: true, ..none };
+        assert_eq!(timeout.outcome(Some(Exit::Code(0))), Outcome::Timeout);
+        assert_eq!(Ours { stopped: true, ..none }.outcome(Some(Exit::Signal(9))), Outcome::Stopped);
+    }
+}

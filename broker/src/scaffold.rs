@@ -1,0 +1,139 @@
+//! `cyberos skill scaffold` (`[1.7]`): a new skill that is valid as it stands and runs. It writes two files into a
+//! directory of its own making, and never over anything.
+
+use crate::skill;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why there is no new skill. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum ScaffoldError {
+    /// `id` cannot be one.
+    #[error("id {0}")]
+    Id(String),
+    /// Something of that name is there.
+    #[error("{0} is already there; nothing was written")]
+    Exists(PathBuf),
+    /// The system said so.
+    #[error("{path}: {error}")]
+    Io {
+        /// Which file or directory.
+        path: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+/// Writes the skill `id` into `dir/id`, and gives that path.
+pub fn write(id: &str, dir: &Path) -> Result<PathBuf, ScaffoldError> {
+    let text = skill_md(id);
+    skill::parse(text.as_bytes(), Some(id), &|_| false).map_err(|faults| {
+        ScaffoldError::Id(faults.into_iter().next().map_or_else(String::new, |f| f.message))
+    })?;
+    let home = dir.join(id);
+    let io = |path: &Path, error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => ScaffoldError::Exists(path.to_owned()),
+        _ => ScaffoldError::Io { path: path.to_owned(), error },
+    };
+    DirBuilder::new().mode(0o755).create(&home).map_err(|e| io(&home, e))?;
+    for (name, mode, text) in [("SKILL.md", 0o644, text.as_str()), ("main", 0o755, MAIN)] {
+        let path = home.join(name);
+        let made = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
+        if let Err(e) = made.and_then(|mut file| file.write_all(text.as_bytes())) {
+            // The directory is ours: it was not there before.
+            let _ = fs::remove_dir_all(&home);
+            return Err(io(&path, e));
+        }
+    }
+    Ok(home)
+}
+
+fn skill_md(id: &str) -> String {
+    format!(
+        "---
+id: {id}
+version: 0.1.0
+description: Says hello and keeps a note of it.
+# Memory paths the skill may read and write. Patterns: * stays within a component, ** crosses.
+allowed_memory_scopes:
+  - memories/note/hello/**
+# Tools it may call. Everything else is refused, and the refusal is recorded.
+allowed_tools:
+  - MemoryEmit
+effort_minutes: 1
+---
+# {id}
+
+Describe here, for an agent, when to use this skill and what it gives back.
+
+`main` is what runs. It sees this directory, a private /tmp, and the tools listed above, which it calls with
+`/opt/cyberos/bin/cyberos-call TOOL JSON`.
+"
+    )
+}
+
+const MAIN: &str = r#"#!/bin/sh
+# Runs in a sandbox: no network, no files but this directory and /tmp. What else it needs it asks the broker for, one
+# tool call at a time; the answer is JSON on standard output.
+set -eu
+
+echo "hello from $CYBEROS_SKILL_ID"
+/opt/cyberos/bin/cyberos-call MemoryEmit '{"kind": "note.hello", "payload": {"text": "The starter skill has run."}}'
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_starter_is_valid_as_it_stands_and_its_program_is_a_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = write("my-skill-2", dir.path()).unwrap();
+        let report = skill::report_dir(&home, &|_| false).unwrap();
+        assert!(report.is_ok() && report.warnings.is_empty(), "{:?} {:?}", report.errors, report.warnings);
+        let main = home.join("main");
+        assert_eq!(main.metadata().unwrap().permissions().mode() & 0o100, 0o100);
+        assert!(Command::new("/bin/sh").arg("-n").arg(&main).status().unwrap().success());
+    }
+
+    #[test]
+    fn the_call_that_the_starter_makes_is_within_what_it_asks_for() {
+        let args = MAIN.split('\'').nth(1).unwrap();
+        let args: serde_json::Value = serde_json::from_str(args).unwrap();
+        let derived = format!("memories/{}/2026/01/x.md", args["kind"].as_str().unwrap().replace('.', "/"));
+        let skill = skill::parse(skill_md("a").as_bytes(), None, &|_| false).unwrap();
+        assert!(skill.allowed_memory_scopes[0].value.matches(derived));
+    }
+
+    #[test]
+    fn nothing_is_ever_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        for make in [
+            |p: &Path| fs::create_dir(p),
+            |p: &Path| fs::write(p, "mine"),
+            |p: &Path| std::os::unix::fs::symlink("/nonexistent", p),
+        ] {
+            let home = dir.path().join("demo");
+            make(&home).unwrap();
+            assert!(matches!(write("demo", dir.path()), Err(ScaffoldError::Exists(_))));
+            let _ = fs::remove_file(&home).or_else(|_| fs::remove_dir(&home));
+        }
+        let missing = dir.path().join("no/such");
+        assert!(matches!(write("demo", &missing), Err(ScaffoldError::Io { .. })));
+    }
+
+    #[test]
+    fn case_137_an_id_that_is_no_id_makes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for id in
+            ["", "Demo", "../x", "a/b", "a\nallowed_tools: [Bash]", "-a", "a: b", "{{7*7}}", &"a".repeat(65)]
+        {
+            assert!(matches!(write(id, dir.path()), Err(ScaffoldError::Id(_))), "{id:?}");
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

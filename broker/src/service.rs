@@ -1,0 +1,237 @@
+//! The broker put together: its parts opened in order, its running invocations, and what `status`, `list` and `show`
+//! say. Made by the daemon's main, used by `control` and `run`.
+
+use crate::approvals::{Approval, Approvals, Wishes};
+use crate::audit::{Audit, AuditOptions, Durability, LedgerOptions, OnFailure};
+use crate::call::Invocation;
+use crate::capture::Logs;
+use crate::config::{self, Config};
+use crate::grants::{Grants, Limits, NeverGrantable, Operator};
+use crate::helper::Helper;
+use crate::memory::Store;
+use crate::run::{NotRun, Shown};
+use crate::running::{Running, millis};
+use crate::seal::{Caps, Sealer};
+use crate::session::Serving;
+use crate::skill::Skill;
+use crate::tools::{Deps, Registry};
+use crate::view::View;
+use crate::workers::Workers;
+use anyhow::{Context, Result};
+use cyberos_proto::control::SkillState;
+use cyberos_proto::ids::{InvocationId, SkillName};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
+
+/// Everything the daemon holds.
+pub struct Broker {
+    /// Configuration, resolved.
+    pub config: Config,
+    /// The root helper.
+    pub helper: Helper,
+    /// SkillFS's control socket.
+    pub view: View,
+    /// Sealed copies.
+    pub sealer: Arc<Sealer>,
+    /// The audit trail.
+    pub audit: Audit,
+    /// Consents.
+    pub approvals: Approvals,
+    /// Captured output.
+    pub logs: Logs,
+    registry: Arc<Registry>,
+    never: Arc<NeverGrantable>,
+    workers: Workers,
+    running: Mutex<HashMap<InvocationId, Arc<Running>>>,
+}
+
+impl Broker {
+    /// Opens every part; the first that can't be opened ends the start with its name.
+    pub fn open(config: Config) -> Result<Arc<Self>> {
+        let state = config.state.clone();
+        let audit = Audit::open(&state.join("store"), audit_options(&config)).context("the audit ledger")?;
+        if let Some(cut) = &audit.recovery().cut {
+            let (segment, offset, bytes) = (cut.segment.display(), cut.offset, cut.bytes);
+            tracing::warn!(%segment, offset, bytes, fault = ?cut.fault, "the ledger's torn tail, never acknowledged as durable, was cut");
+        }
+        let store = Arc::new(Store::open(&state.join("tenants")).context("the memory store")?);
+        let registry = Arc::new(
+            Registry::standard(Deps {
+                audit: audit.clone(),
+                store,
+                tenant_quota: config.quota.tenant_store_mb << 20,
+            })
+            .context("the tool registry")?,
+        );
+        let caps = Caps {
+            max_bytes: config.seal.max_bytes,
+            max_entries: usize::try_from(config.seal.max_entries).unwrap_or(usize::MAX),
+            cache: config.seal.cache,
+        };
+        let sealer =
+            Arc::new(Sealer::open(&state.join("sealed"), &config.mount, caps).context("the sealed copies")?);
+        let approvals = Approvals::new(&state);
+        let logs = Logs::open(&state.join("logs")).context("the captured output")?;
+        let never = Arc::new(NeverGrantable::new(&config));
+        Ok(Arc::new(Broker {
+            helper: Helper::new(&config.helper_socket),
+            view: View::new(&config.skillfs_control),
+            sealer,
+            audit,
+            approvals,
+            logs,
+            registry,
+            never,
+            workers: Workers::default(),
+            running: Mutex::default(),
+            config,
+        }))
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<InvocationId, Arc<Running>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A running invocation.
+    pub fn running(&self, id: &InvocationId) -> Option<Arc<Running>> {
+        self.all().get(id).cloned()
+    }
+
+    /// Every running invocation.
+    pub fn every(&self) -> Vec<Arc<Running>> {
+        self.all().values().cloned().collect()
+    }
+
+    pub(crate) fn remember(&self, running: &Arc<Running>) {
+        self.all().insert(running.invocation.id, Arc::clone(running));
+    }
+
+    pub(crate) fn forget(&self, id: InvocationId) {
+        self.all().remove(&id);
+    }
+
+    /// The consent that there is for this skill, whatever it asks for now. One that cannot be trusted is an error, and
+    /// no consent.
+    pub fn approval(&self, skill: &Skill) -> Result<Option<Approval>, NotRun> {
+        self.approvals
+            .read(&skill.id)
+            .map_err(|e| NotRun::new(1, format!("the approval of {} is no good: {e}", skill.id)))
+    }
+
+    /// What this skill may do under this operator.
+    pub fn grants(&self, skill: &Skill, approval: Option<&Approval>) -> Grants {
+        let approved = approval.is_some_and(|a| a.covers(skill));
+        let operator = Operator::new(&self.config.grants, &skill.id, approved);
+        Grants::compile(skill, &operator, Arc::clone(&self.never))
+    }
+
+    /// What a session needs to answer calls.
+    pub(crate) fn serving(&self, invocation: &Arc<Invocation>, grants: Grants, deadline: Instant) -> Serving {
+        Serving {
+            invocation: Arc::clone(invocation),
+            grants: Arc::new(grants),
+            registry: Arc::clone(&self.registry),
+            audit: self.audit.clone(),
+            workers: self.workers.share(),
+            deadline: deadline.into_std(),
+            write_quota: self.config.quota.invocation_write_mb << 20,
+        }
+    }
+
+    /// `cyberos status` (`[7.1]`).
+    pub async fn status(&self) -> Value {
+        let audit = self.audit.status();
+        let now = Instant::now();
+        let invocations: Vec<Value> = self
+            .every()
+            .iter()
+            .map(|r| {
+                let mut about = r.about.clone();
+                about["remaining_ms"] = millis(r.deadline.saturating_duration_since(now)).into();
+                about
+            })
+            .collect();
+        let skillfs = match self.view.status().await {
+            Ok(s) => json!({
+                "mounted": s.mounted, "mount": s.mount, "sources": s.sources,
+                "decision_command": s.decision_command, "skills": s.total, "undecided": s.undecided,
+            }),
+            Err(e) => json!({ "error": e.to_string() }),
+        };
+        json!({
+            "active_invocations": invocations.len(),
+            "tool_calls_today": audit.tool_calls_today,
+            "denied_today": audit.denied_today,
+            "invocations": invocations,
+            "audit": audit.ledger,
+            "skillfs": skillfs,
+            "version": env!("CARGO_PKG_VERSION"),
+        })
+    }
+
+    /// `cyberos skill show` (`[4.0]`).
+    pub async fn show(&self, name: &SkillName) -> Result<Value, NotRun> {
+        let Shown { state, sealed } = crate::run::shown(self, name).await?;
+        let skill = crate::run::load(name, &sealed)?;
+        let approval = self.approval(&skill)?;
+        let grants = self.grants(&skill, approval.as_ref());
+        let wishes = Wishes::of(&skill);
+        let mut answer = skill_json(&state);
+        answer["id"] = skill.id.clone().into();
+        answer["version"] = skill.version.clone().into();
+        answer["description"] = skill.description.clone().into();
+        answer["content_digest"] = sealed.digest().into();
+        answer["signature"] = "none".into();
+        answer["wishes"] = json!(wishes);
+        answer["wishes_digest"] = wishes.digest().into();
+        answer["approved"] = approval.is_some_and(|a| a.covers(&skill)).into();
+        answer["granted_tools"] = grants.tools().into();
+        answer["limits"] = limits_json(grants.limits());
+        answer["not_granted"] = grants.not_granted().into();
+        Ok(answer)
+    }
+}
+
+fn limits_json(limits: Limits) -> Value {
+    json!({
+        "memory_mb": limits.memory_mb,
+        "max_processes": limits.max_processes,
+        "tmp_mb": limits.tmp_mb,
+        "effort_minutes": limits.effort_minutes,
+    })
+}
+
+/// SkillFS's answer as the CLI has it.
+pub fn skill_json(state: &SkillState) -> Value {
+    json!({
+        "skill": state.skill.as_str(),
+        "verdict": state.verdict.as_str(),
+        "status": state.status,
+        "version": state.version,
+        "target": state.target,
+        "reason": state.reason,
+        "warning": state.warning,
+        "pending": state.pending,
+        "epoch": state.epoch.to_string(),
+        "content_digest": state.content_digest,
+    })
+}
+
+fn audit_options(config: &Config) -> AuditOptions {
+    let ledger = LedgerOptions {
+        durability: match config.audit.durability {
+            config::Durability::Normal => Durability::Background,
+            config::Durability::Fsync => Durability::Fsync,
+        },
+        on_failure: match config.audit.on_failure {
+            config::OnFailure::Queue => OnFailure::Queue,
+            config::OnFailure::Refuse => OnFailure::Refuse,
+            config::OnFailure::Continue => OnFailure::Continue,
+        },
+        queue: config.audit.queue_rows,
+        ..LedgerOptions::default()
+    };
+    AuditOptions { ledger, hash_key: None }
+}

@@ -1,0 +1,283 @@
+//! One connection: reads frames, works on up to eight requests at once, and writes each answer when it is there
+//! (`[3.3]`). One task does all of it, so nothing is shared and whatever a peer sends or withholds stays here.
+
+use super::frame::{Answer, Ended, Frame, HEADER, Outbox, Reader};
+use crate::dispatch::{Dispatch, Phase, Replied};
+use crate::rooms::Held;
+use crate::rpc::{self, Body, Encoded, Id, MAX_RESPONSE, Reply};
+use cyberos_proto::ids::InvocationId;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::future::{Future, poll_fn};
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// Most requests in flight on one connection (`[3.3]`). A batch is one.
+const MAX_IN_FLIGHT: usize = 8;
+/// Bytes of answers that may wait for a peer before no more requests are read: enough for one that sends a thousand
+/// requests before it reads.
+const MAX_WAITING: usize = 1 << 20;
+/// How often a connection that is not being read is looked at, whether its peer is still there.
+const LOOK: Duration = Duration::from_millis(100);
+/// Bodies and results from this size on are worked on outside the async threads.
+const LARGE: usize = 256 * 1024;
+/// What a batch keeps free for the answers that are still to come: they repeat at most what was sent.
+const BATCH_RESERVE: usize = 4 << 20;
+
+/// A request being worked on.
+type Work = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
+/// A request that waits for room, and its place in that queue.
+type Entering = (Vec<u8>, Pin<Box<dyn Future<Output = Held> + Send>>);
+
+/// One connection of the skill.
+pub(super) struct Connection {
+    stream: UnixStream,
+    dispatch: Arc<Dispatch>,
+    /// Whether more may be read.
+    open: bool,
+    reader: Reader,
+    entering: Option<Entering>,
+    works: Works,
+    outbox: Outbox,
+    /// Turns true when the peer is not there any more.
+    gone: watch::Sender<bool>,
+}
+
+impl Connection {
+    pub(super) fn new(stream: UnixStream, dispatch: Arc<Dispatch>) -> Self {
+        Connection {
+            stream,
+            dispatch,
+            open: true,
+            reader: Reader::new(),
+            entering: None,
+            works: Works::default(),
+            outbox: Outbox::new(),
+            gone: watch::Sender::new(false),
+        }
+    }
+
+    /// Serves it to its end.
+    pub(super) async fn serve(mut self) {
+        let mut phase = self.dispatch.phase();
+        loop {
+            let closed = *phase.borrow_and_update() == Phase::Closed;
+            if closed {
+                self.open = false;
+                self.entering = None;
+                if self.outbox.waiting() > 0 {
+                    // What is in flight may wait for the room that this takes.
+                    self.lost();
+                }
+            }
+            let gone = *self.gone.borrow();
+            let unsent = self.outbox.waiting() > 0;
+            if !self.open && self.entering.is_none() && self.works.is_empty() && !unsent {
+                return;
+            }
+            let idle = self.works.len() < MAX_IN_FLIGHT && self.outbox.waiting() < MAX_WAITING;
+            let reading = self.open && self.entering.is_none() && (idle || self.reader.amid());
+            let due = self.outbox.due().filter(|_| unsent);
+            tokio::select! {
+                frame = self.reader.next(&self.stream), if reading => self.arrived(frame),
+                held = entered(&mut self.entering), if self.entering.is_some() => {
+                    if let Some((body, _)) = self.entering.take() {
+                        self.begin(body, held);
+                    }
+                }
+                answer = self.works.next(), if !self.works.is_empty() => self.answered(answer),
+                drained = self.outbox.drain(&self.stream), if unsent => {
+                    if drained.is_err() {
+                        self.lost();
+                    }
+                }
+                () = until(due) => {
+                    tracing::debug!(invocation = %self.dispatch.id(), "a connection is closed: no answer was taken for 30 s");
+                    self.lost();
+                }
+                () = sleep(LOOK), if !reading && !gone => {
+                    if hung_up(&self.stream) {
+                        self.lost();
+                    }
+                }
+                _ = phase.changed() => {}
+            }
+            // A peer that always has something more to say does not keep the thread.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    fn arrived(&mut self, frame: Result<Frame, Ended>) {
+        match frame {
+            Ok(Frame::Body(body)) => {
+                let weight = rpc::weight(&body);
+                match self.dispatch.rooms.requests.try_take(weight) {
+                    Some(held) => self.begin(body, held),
+                    None => {
+                        let room = self.dispatch.rooms.requests.clone();
+                        self.entering = Some((body, Box::pin(async move { room.take(weight).await })));
+                    }
+                }
+            }
+            Ok(Frame::TooLarge) => {
+                let dispatch = self.dispatch.clone();
+                self.works.add(Box::pin(async move {
+                    let replied =
+                        Replied { id: Id::Null, reply: dispatch.too_large().await, held: Held::default() };
+                    Some(single(replied, dispatch.id()))
+                }));
+            }
+            Err(Ended::Finished) => self.open = false,
+            Err(Ended::Broken(why)) => {
+                tracing::debug!(invocation = %self.dispatch.id(), why, "a connection is closed");
+                self.lost();
+            }
+        }
+    }
+
+    fn begin(&mut self, body: Vec<u8>, held: Held) {
+        let (dispatch, gone) = (self.dispatch.clone(), self.gone.subscribe());
+        self.works.add(Box::pin(async move {
+            let answer = work(&dispatch, body, &gone).await;
+            drop(held);
+            answer
+        }));
+    }
+
+    fn answered(&mut self, answer: Option<Answer>) {
+        let Some(answer) = answer else { return };
+        if *self.gone.borrow() {
+            return;
+        }
+        self.outbox.push(answer);
+        if self.outbox.flush(&self.stream).is_err() {
+            self.lost();
+        }
+    }
+
+    /// Nobody reads answers any more: what is in flight is cut, and nothing new is read.
+    fn lost(&mut self) {
+        self.open = false;
+        self.entering = None;
+        self.outbox.clear();
+        self.gone.send_replace(true);
+    }
+}
+
+/// Waits for the room of a request that has to.
+async fn entered(entering: &mut Option<Entering>) -> Held {
+    match entering {
+        Some((_, room)) => room.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the peer has closed its end altogether, not just said all it had to say.
+fn hung_up(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    match poll(&mut fds, PollTimeout::ZERO) {
+        Ok(_) => fds[0].revents().is_some_and(|r| r.intersects(PollFlags::POLLHUP | PollFlags::POLLERR)),
+        Err(_) => false,
+    }
+}
+
+/// Requests in flight.
+#[derive(Default)]
+struct Works(Vec<Work>);
+
+impl Works {
+    fn add(&mut self, work: Work) {
+        self.0.push(work);
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next that is done. Can be dropped half-way.
+    async fn next(&mut self) -> Option<Answer> {
+        poll_fn(|cx| {
+            for i in 0..self.0.len() {
+                if let Poll::Ready(answer) = self.0[i].as_mut().poll(cx) {
+                    drop(self.0.swap_remove(i));
+                    return Poll::Ready(answer);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// From the body of a frame to the frame that answers it; None if nothing in it wants an answer.
+async fn work(dispatch: &Dispatch, body: Vec<u8>, gone: &watch::Receiver<bool>) -> Option<Answer> {
+    let parsed = if body.len() < LARGE {
+        rpc::parse(&body)
+    } else {
+        tokio::task::spawn_blocking(move || rpc::parse(&body)).await.ok()?
+    };
+    let items = match parsed {
+        Body::One(item) => {
+            let replied = dispatch.answer(item, gone).await?;
+            let invocation = dispatch.id();
+            if replied.held.bytes() < LARGE {
+                return Some(single(replied, invocation));
+            }
+            return tokio::task::spawn_blocking(move || single(replied, invocation)).await.ok();
+        }
+        Body::Batch(items) => items,
+    };
+    let held = dispatch.rooms.batch.take(MAX_RESPONSE).await;
+    let mut frame = vec![0; HEADER];
+    for item in items {
+        let Some(replied) = dispatch.answer(item, gone).await else { continue };
+        frame.push(if frame.len() == HEADER { b'[' } else { b',' });
+        // Results leave room for what is still to come; errors are what they leave it for.
+        let reserve = if matches!(replied.reply, Reply::Result(_)) { BATCH_RESERVE } else { 0 };
+        let room = MAX_RESPONSE.saturating_sub(reserve + frame.len());
+        note(rpc::encode(&mut frame, &replied.id, replied.reply, room), dispatch.id());
+    }
+    if frame.len() == HEADER {
+        return None;
+    }
+    frame.push(b']');
+    Some(finished(frame, held))
+}
+
+fn single(replied: Replied, invocation: InvocationId) -> Answer {
+    let Replied { id, reply, held } = replied;
+    let mut frame = vec![0; HEADER];
+    note(rpc::encode(&mut frame, &id, reply, MAX_RESPONSE), invocation);
+    finished(frame, held)
+}
+
+/// Writes the header, and gives back the room that the answer turned out not to need.
+fn finished(mut frame: Vec<u8>, mut held: Held) -> Answer {
+    let length = u32::try_from(frame.len() - HEADER).unwrap_or(u32::MAX);
+    frame[..HEADER].copy_from_slice(&length.to_be_bytes());
+    held.shrink(frame.len());
+    Answer { frame, _held: held }
+}
+
+/// The one place of metric skill_broker_response_truncated_total.
+fn note(encoded: Encoded, invocation: InvocationId) {
+    if encoded != Encoded::Whole {
+        tracing::warn!(%invocation, ?encoded, "a response over 16 MiB was cut");
+    }
+}

@@ -1,0 +1,289 @@
+//! Frames on one connection (`[3.1]`): bytes in, bodies out, and answers queued until the peer takes them. It knows no
+//! JSON. What a peer declares costs nothing; only bytes that have arrived take memory.
+
+use crate::rooms::Held;
+use crate::rpc::MAX_REQUEST;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout_at};
+
+/// A frame that has begun must be complete after this time; so must the peer take some of an answer that waits.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Most bytes taken from the socket at once.
+const CHUNK: usize = 64 * 1024;
+/// The same, while little is there.
+const SMALL_CHUNK: usize = 8 * 1024;
+/// Most answers given to the socket at once.
+const GATHER: usize = 16;
+/// Length of the header.
+pub(super) const HEADER: usize = 4;
+
+/// What arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// The body of a request.
+    Body(Vec<u8>),
+    /// A request of more than [`MAX_REQUEST`] bytes went by unread.
+    TooLarge,
+}
+
+/// Why nothing more will arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The peer has said all it had to say, at the end of a frame. It may still listen.
+    Finished,
+    /// The stream makes no sense from here on; there is nobody to answer.
+    Broken(&'static str),
+}
+
+/// Takes frames off a stream. Every method can be dropped half-way without losing a byte.
+pub(super) struct Reader {
+    inbox: Vec<u8>,
+    /// Bytes of an oversized body that are still to go by.
+    skip: usize,
+    begun: Option<Instant>,
+}
+
+impl Reader {
+    pub(super) fn new() -> Self {
+        Reader { inbox: Vec::new(), skip: 0, begun: None }
+    }
+
+    /// Whether part of a frame is here.
+    pub(super) fn amid(&self) -> bool {
+        self.skip > 0 || !self.inbox.is_empty()
+    }
+
+    /// The next frame, waiting for it.
+    pub(super) async fn next(&mut self, stream: &UnixStream) -> Result<Frame, Ended> {
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(frame);
+            }
+            let ready = match self.begun {
+                None => stream.readable().await,
+                Some(at) => match timeout_at(at + PATIENCE, stream.readable()).await {
+                    Ok(ready) => ready,
+                    Err(_) => return Err(Ended::Broken("a frame was not complete within 30 s")),
+                },
+            };
+            if ready.is_err() {
+                return Err(Ended::Broken("the socket failed"));
+            }
+            self.fill(stream)?;
+        }
+    }
+
+    fn fill(&mut self, stream: &UnixStream) -> Result<(), Ended> {
+        let had = self.inbox.len();
+        // Most requests are small, and a chunk is zeroed before it is filled.
+        let chunk = if had < CHUNK { SMALL_CHUNK } else { CHUNK };
+        self.inbox.resize(had + chunk, 0);
+        let got = stream.try_read(&mut self.inbox[had..]);
+        self.inbox.truncate(had + *got.as_ref().unwrap_or(&0));
+        match got {
+            Ok(0) if self.amid() => Err(Ended::Broken("closed inside a frame")),
+            Ok(0) => Err(Ended::Finished),
+            Ok(_) => Ok(()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
+            Err(_) => Err(Ended::Broken("the socket failed")),
+        }
+    }
+
+    fn take(&mut self) -> Result<Option<Frame>, Ended> {
+        if self.skip > 0 {
+            let by = self.skip.min(self.inbox.len());
+            self.inbox.drain(..by);
+            self.skip -= by;
+            if self.skip == 0 {
+                self.begun = None;
+                return Ok(Some(Frame::TooLarge));
+            }
+        } else if let Some((header, rest)) = self.inbox.split_first_chunk::<HEADER>() {
+            let length = usize::try_from(u32::from_be_bytes(*header)).unwrap_or(usize::MAX);
+            if length == 0 {
+                return Err(Ended::Broken("a frame of length 0"));
+            }
+            if length > MAX_REQUEST {
+                self.skip = length;
+                self.inbox.drain(..HEADER);
+                self.begun.get_or_insert_with(Instant::now);
+                return self.take();
+            }
+            if rest.len() >= length {
+                let body = rest[..length].to_vec();
+                self.inbox.drain(..HEADER + length);
+                self.inbox.shrink_to(2 * CHUNK);
+                self.begun = None;
+                return Ok(Some(Frame::Body(body)));
+            }
+        }
+        if self.amid() {
+            self.begun.get_or_insert_with(Instant::now);
+        }
+        Ok(None)
+    }
+}
+
+/// One framed answer, with the room that it takes up until it is gone.
+pub(super) struct Answer {
+    /// Header and body.
+    pub(super) frame: Vec<u8>,
+    /// Given back when the last byte is on its way.
+    pub(super) _held: Held,
+}
+
+/// Answers on their way.
+pub(super) struct Outbox {
+    queue: VecDeque<Answer>,
+    /// Bytes of the first that are already gone.
+    gone: usize,
+    /// Bytes of all that are not.
+    waiting: usize,
+    /// When the peer last took something, while something waits.
+    moved: Instant,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Outbox { queue: VecDeque::new(), gone: 0, waiting: 0, moved: Instant::now() }
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// When the peer must have taken something.
+    pub(super) fn due(&self) -> Option<Instant> {
+        (self.waiting > 0).then(|| self.moved + PATIENCE)
+    }
+
+    pub(super) fn push(&mut self, answer: Answer) {
+        if self.waiting == 0 {
+            self.moved = Instant::now();
+        }
+        self.waiting += answer.frame.len();
+        self.queue.push_back(answer);
+    }
+
+    /// Waits until the peer takes something, then hands over what it takes.
+    pub(super) async fn drain(&mut self, stream: &UnixStream) -> io::Result<()> {
+        stream.writable().await?;
+        self.flush(stream)
+    }
+
+    /// Hands over what the peer takes now.
+    pub(super) fn flush(&mut self, stream: &UnixStream) -> io::Result<()> {
+        while self.waiting > 0 {
+            let mut slices = [IoSlice::new(&[]); GATHER];
+            let mut used = 0;
+            for (slice, answer) in slices.iter_mut().zip(&self.queue) {
+                let from = if used == 0 { self.gone } else { 0 };
+                *slice = IoSlice::new(&answer.frame[from..]);
+                used += 1;
+            }
+            match stream.try_write_vectored(&slices[..used]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.went(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up what waits, and the room it takes.
+    pub(super) fn clear(&mut self) {
+        *self = Outbox::new();
+    }
+
+    fn went(&mut self, bytes: usize) {
+        self.moved = Instant::now();
+        self.waiting = self.waiting.saturating_sub(bytes);
+        self.gone += bytes;
+        while let Some(first) = self.queue.front() {
+            if self.gone < first.frame.len() {
+                return;
+            }
+            self.gone -= first.frame.len();
+            self.queue.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn framed(body: &[u8]) -> Vec<u8> {
+        let mut out = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+        out.extend_from_slice(body);
+        out
+    }
+
+    /// Feeds `bytes` in pieces of the given sizes.
+    fn frames(bytes: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<Ended>, Reader) {
+        let mut reader = Reader::new();
+        let mut out = Vec::new();
+        let mut rest = bytes;
+        let mut sizes = pieces.iter().copied().cycle();
+        while !rest.is_empty() {
+            let n = sizes.next().unwrap_or(1).clamp(1, rest.len());
+            reader.inbox.extend_from_slice(&rest[..n]);
+            rest = &rest[n..];
+            loop {
+                match reader.take() {
+                    Ok(Some(frame)) => out.push(frame),
+                    Ok(None) => break,
+                    Err(ended) => return (out, Some(ended), reader),
+                }
+            }
+        }
+        (out, None, reader)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+        #[test]
+        fn frames_are_the_same_however_their_bytes_arrive(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 1..8),
+            pieces in prop::collection::vec(1usize..400, 1..6),
+        ) {
+            let bytes: Vec<u8> = bodies.iter().flat_map(|b| framed(b)).collect();
+            let (got, ended, reader) = frames(&bytes, &pieces);
+            prop_assert_eq!(got, bodies.into_iter().map(Frame::Body).collect::<Vec<_>>());
+            prop_assert!(ended.is_none() && !reader.amid() && reader.begun.is_none());
+        }
+    }
+
+    #[test]
+    fn an_oversized_body_goes_by_without_being_stored() {
+        let mut bytes = framed(&vec![b'x'; MAX_REQUEST + 1]);
+        bytes.extend(framed(b"next"));
+        let (got, ended, reader) = frames(&bytes, &[50_000]);
+        assert_eq!(got, [Frame::TooLarge, Frame::Body(b"next".to_vec())]);
+        assert_eq!(ended, None);
+        assert!(reader.inbox.capacity() <= 4 * CHUNK, "{}", reader.inbox.capacity());
+        let (got, ..) = frames(&framed(&vec![b'x'; MAX_REQUEST]), &[50_000]);
+        assert!(matches!(&got[..], [Frame::Body(b)] if b.len() == MAX_REQUEST));
+    }
+
+    #[test]
+    fn a_declared_length_takes_no_memory_but_starts_the_clock() {
+        for declared in [1u32 << 20, u32::MAX] {
+            let mut bytes = declared.to_be_bytes().to_vec();
+            bytes.push(b'{');
+            let (got, ended, reader) = frames(&bytes, &[1]);
+            assert!(got.is_empty() && ended.is_none());
+            assert!(reader.inbox.capacity() < 64);
+            assert!(reader.amid() && reader.begun.is_some());
+        }
+        assert_eq!(frames(&[0, 0, 0, 0], &[4]).1, Some(Ended::Broken("a frame of length 0")));
+    }
+}

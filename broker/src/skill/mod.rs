@@ -1,0 +1,235 @@
+//! SKILL.md: what a skill asks for (`[1.1]`–`[1.8]`). [`parse`] gives a [`Skill`] or every fault there is, each with
+//! its line; nothing half-valid leaves this module. It knows nothing of operators, grants or the file system's view:
+//! the caller says which directory name to expect and which tools from elsewhere exist.
+//!
+//! ```text
+//! bytes → split (fences, caps) → yaml (node tree with lines) → fields (one rule a key) → Skill | faults
+//! ```
+//!
+//! This module and the configuration are the only ones that name YAML.
+
+pub(crate) mod faults;
+mod fields;
+mod host;
+mod lists;
+mod schema;
+mod split;
+pub(crate) mod yaml;
+
+pub use faults::{Code, Fault, Report};
+pub use host::HostPattern;
+pub use schema::schema;
+pub use split::{MAX_FILE, MAX_FRONTMATTER};
+
+use crate::glob::Pattern;
+use serde_json::Value;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The tools that come with the system (`[1.5]`).
+pub const NATIVE_TOOLS: [&str; 11] = [
+    "Bash",
+    "Read",
+    "Write",
+    "Edit",
+    "Glob",
+    "Grep",
+    "MemoryRead",
+    "MemorySearch",
+    "MemoryEmit",
+    "HttpFetch",
+    "HttpPost",
+];
+
+/// One element of a list, with its line in SKILL.md: rules are named as "allowed_memory_scopes line 7".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item<T> {
+    /// The element.
+    pub value: T,
+    /// Its line, counted from 1.
+    pub line: u32,
+}
+
+/// How far what a skill emits may travel (`[1.3]`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncClass {
+    /// Stays on this machine.
+    #[default]
+    Private,
+    /// May be shared.
+    Shareable,
+}
+
+impl SyncClass {
+    /// The word in SKILL.md and in rows.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SyncClass::Private => "private",
+            SyncClass::Shareable => "shareable",
+        }
+    }
+}
+
+/// Under which tenants a skill runs (`[1.3]`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TenantScope {
+    /// Any.
+    #[default]
+    Any,
+    /// The one recorded when it was approved.
+    Pinned,
+}
+
+impl TenantScope {
+    /// The word in SKILL.md.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TenantScope::Any => "any",
+            TenantScope::Pinned => "pinned",
+        }
+    }
+}
+
+/// What a skill asks for. Every field has passed its rule.
+#[derive(Clone, Debug)]
+pub struct Skill {
+    /// `id`: the directory's name.
+    pub id: String,
+    /// `version`, as written.
+    pub version: String,
+    /// `description`.
+    pub description: String,
+    /// `allowed_memory_scopes`.
+    pub allowed_memory_scopes: Vec<Item<Pattern>>,
+    /// `allowed_tools`.
+    pub allowed_tools: Vec<Item<String>>,
+    /// `disallowed_tools`: wins over `allowed_tools`.
+    pub disallowed_tools: Vec<Item<String>>,
+    /// `sync_class`.
+    pub sync_class: SyncClass,
+    /// `tenant_scope`.
+    pub tenant_scope: TenantScope,
+    /// `effort_minutes`, 1 to 1440.
+    pub effort_minutes: u32,
+    /// `tags`.
+    pub tags: Vec<String>,
+    /// The known `x-` keys.
+    pub extensions: Extensions,
+}
+
+/// The `x-` keys that mean something here (`[1.4]`).
+#[derive(Clone, Debug)]
+pub struct Extensions {
+    /// `x-allowed-files`: patterns of absolute paths.
+    pub allowed_files: Vec<Item<Pattern>>,
+    /// `x-allowed-domains`.
+    pub allowed_domains: Vec<Item<HostPattern>>,
+    /// `x-memory-mb`: asks for RLIMIT_DATA of that size instead of RLIMIT_AS.
+    pub memory_mb: Option<u32>,
+    /// `x-max-processes`.
+    pub max_processes: Option<u32>,
+    /// `x-tmp-mb`.
+    pub tmp_mb: Option<u32>,
+    /// `x-rate-limit-per-minute`: tool calls a minute; none is unbounded.
+    pub rate_limit_per_minute: Option<u32>,
+    /// `x-entrypoint`: relative path of the executable.
+    pub entrypoint: String,
+    /// `x-content-sha256`: `sha256:` and 64 hex digits.
+    pub content_sha256: Option<String>,
+    /// `x-tests`: calls with their expected decision, as written.
+    pub tests: Vec<Value>,
+}
+
+impl Skill {
+    /// For a site with `require_signatures` (`[1.6]`). No skill passes: signatures cannot be checked yet, so a file that
+    /// has one is refused when it is read, and one that has none is refused here.
+    pub fn check_required_signature(&self) -> Result<(), Fault> {
+        Err(Fault {
+            field: "signature".into(),
+            code: Code::SignatureFailed,
+            message: "require_signatures is set, and this broker cannot check signatures yet: no skill runs"
+                .into(),
+            line: 1,
+        })
+    }
+}
+
+impl Default for Extensions {
+    fn default() -> Self {
+        Extensions {
+            allowed_files: Vec::new(),
+            allowed_domains: Vec::new(),
+            memory_mb: None,
+            max_processes: None,
+            tmp_mb: None,
+            rate_limit_per_minute: None,
+            entrypoint: "main".into(),
+            content_sha256: None,
+            tests: Vec::new(),
+        }
+    }
+}
+
+/// Reads a SKILL.md. `expected_id` is the name of its directory; `known` says whether a tool from elsewhere (MCP)
+/// exists. Every fault is in the error, in the order of lines.
+pub fn parse(
+    bytes: &[u8],
+    expected_id: Option<&str>,
+    known: &dyn Fn(&str) -> bool,
+) -> Result<Skill, Vec<Fault>> {
+    let (skill, report) = examine(bytes, expected_id, known);
+    skill.ok_or(report.errors)
+}
+
+/// The same, as the report of `cyberos skill validate` (`[1.7]`): warnings too, and what could be read of a skill
+/// that is not valid.
+pub fn report(bytes: &[u8], expected_id: Option<&str>, known: &dyn Fn(&str) -> bool) -> Report {
+    examine(bytes, expected_id, known).1
+}
+
+/// [`report`] of `dir/SKILL.md`, with the directory's name as the expected id. An error means that there is no such
+/// file, or that it cannot be read. A pipe or a device in its place is an error too; it is not waited for.
+pub fn report_dir(dir: &Path, known: &dyn Fn(&str) -> bool) -> io::Result<Report> {
+    let bytes = read(&dir.join("SKILL.md"))?;
+    let name = dir.canonicalize()?.file_name().map(|n| n.to_string_lossy().into_owned());
+    Ok(report(&bytes, name.as_deref(), known))
+}
+
+/// At most one byte more than the cap: enough for [`parse`] to refuse it.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} is not a regular file", path.display()),
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn examine(bytes: &[u8], expected_id: Option<&str>, known: &dyn Fn(&str) -> bool) -> (Option<Skill>, Report) {
+    let text = match split::frontmatter(bytes) {
+        Ok(text) => text,
+        Err(fault) => return (None, Report { errors: vec![fault], ..Report::default() }),
+    };
+    match yaml::parse(&text) {
+        Ok(node) => fields::read(&node, expected_id, known),
+        Err(problems) => {
+            let errors = problems.into_iter().map(|p| Fault {
+                field: "frontmatter".into(),
+                code: Code::YamlParse,
+                message: p.message,
+                line: p.line.saturating_add(fields::OFFSET),
+            });
+            (None, Report { errors: errors.collect(), ..Report::default() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod schema_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,372 @@
+//! MemoryRead and MemoryEmit (`[5.3]`): what a memory file looks like inside. Scopes have spoken before; the store keeps
+//! the bytes.
+//!
+//! A file that MemoryEmit writes is
+//!
+//! ```text
+//! ---
+//! {"kind":"note.daily","sync_class":"private","trace_id":"…","skill_id":"…","ts":1790000000000000000}
+//! ---
+//! the payload: text as it is, anything else as JSON
+//! ```
+//!
+//! with `ts` in ns since 1970, as in the ledger.
+
+use super::{Context, Deps, QUOTA_EXCEEDED, Tool, ToolError, ToolResult, args, internal};
+use crate::audit::clock::{Month, now_ns};
+use crate::audit::{Audit, Emitted, Started};
+use crate::call::{Call, Invocation, Subject, Target};
+use crate::memory::{MemoryError, Store};
+use crate::rpc;
+use cyberos_proto::ids::InvocationId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Longest `kind`, in bytes, and most parts: it becomes directories.
+const MAX_KIND: usize = 128;
+const MAX_KIND_PARTS: usize = 16;
+/// Longest frontmatter that is taken for one.
+const MAX_META: usize = 64 * 1024;
+/// Before and after frontmatter.
+const FENCE: &str = "---\n";
+
+/// The tool that reads.
+#[derive(Debug)]
+pub struct MemoryRead {
+    store: Arc<Store>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadArgs {
+    /// Path of the memory, beginning with memories/.
+    path: String,
+}
+
+impl MemoryRead {
+    pub(super) fn new(store: Arc<Store>) -> Self {
+        MemoryRead { store }
+    }
+}
+
+impl Tool for MemoryRead {
+    fn name(&self) -> &'static str {
+        "MemoryRead"
+    }
+
+    fn description(&self) -> &'static str {
+        "Reads one memory: {body, content_hash, meta?}. meta is its JSON frontmatter, content_hash the SHA-256 of the \
+         whole file."
+    }
+
+    fn input_schema(&self) -> Value {
+        args::schema::<ReadArgs>()
+    }
+
+    fn subject(&self, _: &Invocation, call: &mut Call) -> Result<Subject, String> {
+        let args: ReadArgs = args::read(&call.args)?;
+        Ok(Subject::Memory(args.path))
+    }
+
+    fn invoke<'a>(
+        &'a self,
+        context: Context,
+        started: Started,
+    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
+        Box::pin(async move {
+            let path = memory_path(&started)?;
+            let (store, tenant) = (self.store.clone(), context.invocation().tenant);
+            // Its size is known only once it has been read.
+            context.room_for(READ_ROOM).await;
+            context
+                .blocking(move |_| {
+                    let file = store.read(tenant, &path).map_err(failed)?;
+                    let text = String::from_utf8(file.bytes).map_err(|_| ToolError {
+                        reason: "not_utf8",
+                        message: format!("{path} is not UTF-8 text"),
+                    })?;
+                    let (meta, body) = split(&text);
+                    let mut out = Map::new();
+                    out.insert("body".to_owned(), body.into());
+                    out.insert("content_hash".to_owned(), file.sha256.into());
+                    if let Some(meta) = meta {
+                        out.insert("meta".to_owned(), meta);
+                    }
+                    Ok(out)
+                })
+                .await
+        })
+    }
+}
+
+/// Room for a memory of the size that MemoryEmit can write, and its answer.
+const READ_ROOM: usize = 2 * rpc::MAX_REQUEST;
+
+/// The tool that writes.
+#[derive(Debug)]
+pub struct MemoryEmit {
+    store: Arc<Store>,
+    audit: Audit,
+    tenant_quota: u64,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct EmitArgs {
+    /// What kind of memory it is: two or more words joined by dots.
+    #[schemars(regex(pattern = r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$"), length(max = 128))]
+    kind: String,
+    /// The memory: text, or any other JSON.
+    payload: Value,
+    /// Path of the memory, beginning with memories/; made from kind and date if absent.
+    path: Option<String>,
+    /// Narrows the skill's sync_class; that one if absent.
+    sync_class: Option<SyncClass>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum SyncClass {
+    Private,
+    Shareable,
+}
+
+impl SyncClass {
+    fn as_str(self) -> &'static str {
+        match self {
+            SyncClass::Private => "private",
+            SyncClass::Shareable => "shareable",
+        }
+    }
+}
+
+impl MemoryEmit {
+    pub(super) fn new(deps: Deps) -> Self {
+        MemoryEmit { store: deps.store, audit: deps.audit, tenant_quota: deps.tenant_quota }
+    }
+}
+
+impl Tool for MemoryEmit {
+    fn name(&self) -> &'static str {
+        "MemoryEmit"
+    }
+
+    fn description(&self) -> &'static str {
+        "Writes one memory: {row_id, seq, path, trace_id}. An existing one of that path is replaced. kind has at most 128 \
+         bytes and 16 parts."
+    }
+
+    fn input_schema(&self) -> Value {
+        args::schema::<EmitArgs>()
+    }
+
+    fn subject(&self, invocation: &Invocation, call: &mut Call) -> Result<Subject, String> {
+        let args: EmitArgs = args::read(&call.args)?;
+        if !is_kind(&args.kind) {
+            return Err(format!(
+                "args.kind: {:?} is not two or more words of a-z, 0-9 and _ (each beginning with a letter) joined by dots, \
+                 at most {MAX_KIND} bytes and {MAX_KIND_PARTS} words",
+                shortened(&args.kind)
+            ));
+        }
+        if invocation.sync_private && args.sync_class == Some(SyncClass::Shareable) {
+            return Err("args.sync_class: it may only narrow, and the skill's own is private".to_owned());
+        }
+        let path = match args.path {
+            Some(path) => path,
+            None => {
+                let month = Month::of(now_ns()).to_string().replace('-', "/");
+                let row_id = row_id(invocation.id, call.number);
+                let path = format!("memories/{}/{month}/{row_id}.md", args.kind.replace('.', "/"));
+                call.args.insert("path".to_owned(), path.as_str().into());
+                path
+            }
+        };
+        Ok(Subject::Memory(path))
+    }
+
+    fn writes(&self, call: &Call) -> u64 {
+        let length = match call.args.get("payload") {
+            Some(Value::String(text)) => text.len(),
+            Some(other) => other.to_string().len(),
+            None => 0,
+        };
+        length as u64
+    }
+
+    fn invoke<'a>(
+        &'a self,
+        context: Context,
+        started: Started,
+    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
+        Box::pin(async move {
+            let args: EmitArgs = args::read(&started.permit().call().args).map_err(super::bad_arguments)?;
+            let path = memory_path(&started)?;
+            let (store, audit, quota) = (self.store.clone(), self.audit.clone(), self.tenant_quota);
+            // Once the file is there its row has to follow, whether or not somebody still waits for the answer.
+            let emit = tokio::spawn(emit(store, audit, quota, context, started, args, path));
+            emit.await.unwrap_or_else(|_| Err(internal()))
+        })
+    }
+}
+
+async fn emit(
+    store: Arc<Store>,
+    audit: Audit,
+    quota: u64,
+    context: Context,
+    started: Started,
+    args: EmitArgs,
+    path: String,
+) -> ToolResult {
+    let invocation = context.invocation().clone();
+    let own = if invocation.sync_private { SyncClass::Private } else { SyncClass::Shareable };
+    let sync_class = args.sync_class.unwrap_or(own);
+    let trace_id = started.permit().trace().to_string();
+    let row_id = row_id(invocation.id, started.permit().call().number);
+    let meta = json!({
+        "kind": args.kind, "sync_class": sync_class, "trace_id": trace_id, "skill_id": invocation.skill_id,
+        "ts": now_ns(),
+    });
+    let body = match args.payload {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let content = format!("{FENCE}{meta}\n{FENCE}{body}").into_bytes();
+    let (bytes, tenant, to) = (content.len() as u64, invocation.tenant, path.clone());
+    let write = move |_: &crate::workers::Stop| store.write(tenant, &to, &content, quota).map_err(failed);
+    let written = context.blocking(write).await?;
+    let emitted = Emitted {
+        kind: &args.kind,
+        row_id: &row_id,
+        sync_class: sync_class.as_str(),
+        path: &path,
+        content_sha256: &written.sha256,
+        bytes,
+    };
+    let seq = audit.memory_emit(&invocation, &started, &emitted).await.map_err(|unavailable| ToolError {
+        reason: "audit_unavailable",
+        message: format!("{path} has been written, but its row could not: {unavailable}"),
+    })?;
+    let answer = [
+        ("row_id", row_id.into()),
+        ("seq", seq.into()),
+        ("path", path.into()),
+        ("trace_id", trace_id.into()),
+    ];
+    Ok(answer.into_iter().map(|(key, value): (&str, Value)| (key.to_owned(), value)).collect())
+}
+
+/// The canonical path that the permit holds.
+fn memory_path(started: &Started) -> Result<String, ToolError> {
+    match started.permit().target() {
+        Target::Memory(path) => Ok(path.clone()),
+        _ => Err(internal()),
+    }
+}
+
+/// The id of the row of one call: the same whenever it is asked for, and no other call's.
+fn row_id(invocation: InvocationId, call: u64) -> String {
+    let hash = Sha256::new()
+        .chain_update(b"cyberos-row-1\n")
+        .chain_update(invocation.as_bytes())
+        .chain_update(call.to_be_bytes())
+        .finalize();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    InvocationId::from_random(id).to_string()
+}
+
+fn is_kind(kind: &str) -> bool {
+    let word = |w: &str| {
+        w.starts_with(|c: char| c.is_ascii_lowercase())
+            && w.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+    };
+    let words = kind.split('.').count();
+    kind.len() <= MAX_KIND && (2..=MAX_KIND_PARTS).contains(&words) && kind.split('.').all(word)
+}
+
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_KIND)]
+}
+
+/// Frontmatter, if the file begins with a JSON object in fences, and what follows it.
+fn split(text: &str) -> (Option<Value>, &str) {
+    let fenced = text.strip_prefix(FENCE).and_then(|rest| {
+        let head = &rest[..rest.floor_char_boundary(MAX_META)];
+        let end = head.find("\n---\n")?;
+        let meta = rpc::read_object(&rest[..end])?;
+        Some((Value::Object(meta), &rest[end + "\n---\n".len()..]))
+    });
+    match fenced {
+        Some((meta, body)) => (Some(meta), body),
+        None => (None, text),
+    }
+}
+
+fn failed(e: MemoryError) -> ToolError {
+    let reason = match &e {
+        MemoryError::NotFound { .. } => "not_found",
+        MemoryError::BadPath { .. } => "invalid_path",
+        MemoryError::NotAFile { .. } => "not_a_file",
+        MemoryError::TooLarge { .. } => "too_large",
+        MemoryError::TenantFull { .. } | MemoryError::DiskFull => QUOTA_EXCEEDED,
+        MemoryError::Io { .. } => "io_error",
+    };
+    if reason == "io_error" {
+        tracing::error!(error = %e, "the memory store");
+    }
+    ToolError { reason, message: e.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_words_joined_by_dots() {
+        for good in ["a.b", "note.daily", "a1_.b_2.c"] {
+            assert!(is_kind(good), "{good}");
+        }
+        let long = format!("a.{}", "b".repeat(MAX_KIND));
+        let deep = vec!["a"; MAX_KIND_PARTS + 1].join(".");
+        for bad in
+            ["", "a", "a.", ".a", "a..b", "A.b", "a.1", "a.b-c", "a.b/../c", "a.b\n", "é.b", &long, &deep]
+        {
+            assert!(!is_kind(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn frontmatter_is_an_object_in_fences_at_the_very_beginning() {
+        let (meta, body) = split("---\n{\"kind\":\"a.b\"}\n---\nbody\n---\n");
+        assert_eq!((meta.unwrap()["kind"].clone(), body), (json!("a.b"), "body\n---\n"));
+        for whole in [
+            "",
+            "body",
+            "---\nkind: a.b\n---\nbody",
+            "---\n[1]\n---\nx",
+            "---\n{}",
+            " ---\n{}\n---\n",
+            "---\n{\"a\":1,\"a\":2}\n---\n",
+        ] {
+            assert_eq!(split(whole), (None, whole));
+        }
+        let deep = format!("---\n{{\"a\":{}{}}}\n---\nx", "[".repeat(100), "]".repeat(100));
+        assert_eq!(split(&deep).0, None, "a meta that no answer could hold");
+    }
+
+    #[test]
+    fn a_row_id_is_one_call_s_and_always_the_same() {
+        let (one, other) = (InvocationId::from_random([1; 16]), InvocationId::from_random([2; 16]));
+        assert_eq!(row_id(one, 1), row_id(one, 1));
+        let ids = [row_id(one, 1), row_id(one, 2), row_id(other, 1)];
+        assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+        assert!(ids.iter().all(|id| id.parse::<InvocationId>().is_ok()));
+    }
+}
