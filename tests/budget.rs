@@ -1,1 +1,179 @@
-//! The import rules and the size of the root part, checked by machine.
+//! Who may import whom, how much the root part links and how long it is, checked by machine: cargo is asked.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
+
+use std::collections::BTreeSet;
+
+#[path = "support/source.rs"]
+mod source;
+use source::{cargo, code, files, has_word, read};
+
+/// The crates that the project is to be built of, as the source names them, and where each is used.
+const IN_USE: &[(&str, &[&str])] = &[
+    ("tokio", &["broker"]),
+    ("nix", &["proto", "priv-helper", "broker", "skillfs"]),
+    ("serde", &["proto", "broker", "skillfs"]),
+    ("serde_json", &["broker", "skillfs"]),
+    ("serde_yaml", &["broker"]),
+    ("globset", &["broker"]),
+    ("uuid", &["broker"]),
+    ("interprocess", &["broker"]),
+    ("postcard", &["proto"]),
+    ("fuser", &["skillfs"]),
+    ("tracing", &["broker", "skillfs"]),
+    ("clap", &["broker", "skillfs"]),
+    ("caps", &["priv-helper"]),
+];
+
+/// The others, and what they wait for. Using one moves its line up.
+const NOT_YET: &[(&str, &str)] =
+    &[("url", "the HTTP tools [4.5]"), ("opentelemetry", "exporting spans and metrics [8.3]")];
+
+const HELPER_MAX_CRATES: usize = 18;
+const HELPER_MAX_LINES: usize = 2000;
+
+/// The crates that `package` links, by name and version, itself included; proc-macros run in the compiler and don't count.
+fn linked(package: &str) -> BTreeSet<String> {
+    cargo(&[
+        "tree",
+        "--locked",
+        "--package",
+        package,
+        "--edges",
+        "normal,no-proc-macro",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ])
+    .lines()
+    .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+    .collect()
+}
+
+fn names(linked: &BTreeSet<String>) -> BTreeSet<&str> {
+    linked.iter().filter_map(|line| line.split(' ').next()).collect()
+}
+
+/// Direct dependencies of a member, of one kind (`normal` is null in cargo's answer), under the names that sources use.
+fn direct(package: &str, kind: Option<&str>) -> BTreeSet<String> {
+    let metadata: serde_json::Value =
+        serde_json::from_str(&cargo(&["metadata", "--format-version", "1", "--no-deps", "--locked"]))
+            .unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let member =
+        packages.iter().find(|p| p["name"] == package).unwrap_or_else(|| panic!("no member {package}"));
+    member["dependencies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|d| d["kind"].as_str() == kind)
+        .map(|d| d["rename"].as_str().or(d["name"].as_str()).unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn proto_uses_serde_postcard_and_nix_alone() {
+    let allowed = ["nix", "postcard", "serde"].map(String::from).into();
+    assert_eq!(direct("cyberos-proto", None), allowed, "the seam has no other dependency");
+}
+
+#[test]
+fn the_root_part_links_little_and_nothing_that_parses() {
+    let all = linked("cyberos-priv-helper");
+    let others: Vec<_> = all.iter().filter(|c| !c.starts_with("cyberos-priv-helper ")).collect();
+    assert!(!others.is_empty(), "cargo tree listed nothing");
+    assert!(
+        others.len() <= HELPER_MAX_CRATES,
+        "{} crates, at most {HELPER_MAX_CRATES}: {others:#?}",
+        others.len()
+    );
+
+    let forbidden = [
+        "anyhow",
+        "clap",
+        "fuser",
+        "hyper",
+        "opentelemetry",
+        "regex",
+        "serde-saphyr",
+        "serde_json",
+        "serde_yaml",
+        "tokio",
+        "toml",
+        "tracing",
+        "url",
+        "uuid",
+    ];
+    let names = names(&all);
+    let found: Vec<_> = forbidden.iter().filter(|f| names.contains(*f)).collect();
+    assert!(found.is_empty(), "the root part links {found:?}");
+
+    // serde comes with proto in any case; naming it lets the helper's own processes use the same link.
+    let allowed: BTreeSet<String> =
+        ["caps", "cyberos-proto", "landlock", "nix", "serde"].map(String::from).into();
+    let more: Vec<_> = direct("cyberos-priv-helper", None).difference(&allowed).cloned().collect();
+    assert!(more.is_empty(), "new direct dependencies of the root part: {more:?}");
+    // Both run when it is built, on data of its own, and are linked into nothing.
+    let allowed: BTreeSet<String> = ["seccompiler", "serde_json"].map(String::from).into();
+    let more: Vec<_> = direct("cyberos-priv-helper", Some("build")).difference(&allowed).cloned().collect();
+    assert!(more.is_empty(), "new build dependencies of the root part: {more:?}");
+}
+
+#[test]
+fn the_root_part_is_short() {
+    let lines: usize = files("priv-helper/src", &[".rs"]).iter().map(|f| read(f).lines().count()).sum();
+    assert!(lines < HELPER_MAX_LINES, "{lines} lines with comments; under {HELPER_MAX_LINES} is the rule");
+}
+
+#[test]
+fn broker_and_skillfs_do_not_know_each_other() {
+    let broker = linked("cyberos-broker");
+    for forbidden in ["fuser", "skillfs", "cyberos-priv-helper"] {
+        assert!(!names(&broker).contains(forbidden), "the broker links {forbidden}");
+    }
+    let skillfs = linked("skillfs");
+    for forbidden in
+        ["cyberos-broker", "cyberos-priv-helper", "serde-saphyr", "serde_yaml", "serde_yml", "tokio"]
+    {
+        assert!(!names(&skillfs).contains(forbidden), "SkillFS links {forbidden}");
+    }
+}
+
+#[test]
+fn there_is_one_version_of_what_crosses_our_crates() {
+    let all: BTreeSet<String> =
+        ["cyberos-priv-helper", "cyberos-broker", "skillfs"].iter().flat_map(|p| linked(p)).collect();
+    for name in ["nix", "postcard", "serde", "cyberos-proto"] {
+        let versions: Vec<_> = all.iter().filter(|c| c.split(' ').next() == Some(name)).collect();
+        assert_eq!(versions.len(), 1, "{versions:?}");
+    }
+}
+
+#[test]
+fn the_named_crates_are_in_use_and_the_others_are_waited_for() {
+    assert_eq!(IN_USE.len() + NOT_YET.len(), 15, "the project is to be built of fifteen crates");
+    let package = |folder: &str| match folder {
+        "skillfs" => "skillfs".to_owned(),
+        other => format!("cyberos-{other}"),
+    };
+    let mut idle = Vec::new();
+    for (name, folders) in IN_USE {
+        for folder in *folders {
+            let declared = direct(&package(folder), None).contains(*name);
+            let named =
+                files(&format!("{folder}/src"), &[".rs"]).iter().any(|f| has_word(&code(&read(f)), name));
+            if !declared || !named {
+                idle.push(format!("{name} in {folder} (declared: {declared}, named in a source: {named})"));
+            }
+        }
+    }
+    assert!(idle.is_empty(), "not in use: {idle:#?}");
+    for (name, waits_for) in NOT_YET {
+        for folder in ["proto", "priv-helper", "broker", "skillfs"] {
+            assert!(
+                !direct(&package(folder), None).contains(*name),
+                "{name} is in use in {folder} now ({waits_for}): move its line to IN_USE"
+            );
+        }
+    }
+}

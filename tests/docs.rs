@@ -1,0 +1,207 @@
+//! The docs tell the truth where a machine can tell: rule numbers lead somewhere, commands and files exist.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+#[path = "support/source.rs"]
+mod source;
+use source::{cargo, files, read, root, shown};
+
+/// The README's two commands.
+const RUN: &str = "cargo build --release --locked && ./target/release/cyberos demo";
+const TEST: &str = "tests/run";
+
+/// All `[n.m]` in `text`, with the number of their line.
+fn references(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for (at, _) in line.match_indices('[') {
+            let Some(inside) = line[at + 1..].split(']').next() else { continue };
+            let Some((section, rule)) = inside.split_once('.') else { continue };
+            let digits = |s: &str| (1..=2).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_digit());
+            if digits(section) && digits(rule) {
+                found.push((number + 1, format!("[{inside}]")));
+            }
+        }
+    }
+    found
+}
+
+/// The rules that SPEC.md defines: lines that begin with the number in bold.
+fn rules() -> Vec<String> {
+    read(&root().join("SPEC.md"))
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("**[")?.split_once("]**")?.0))
+        .map(|number| format!("[{number}]"))
+        .collect()
+}
+
+fn markdown() -> Vec<PathBuf> {
+    files("", &[".md"])
+}
+
+/// Lines inside ``` fences, with a leading prompt taken off.
+fn fenced(text: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if inside {
+            found.push(line.trim_start().trim_start_matches("$ ").to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn each_rule_has_one_number_and_no_number_is_left_out() {
+    let all = rules();
+    let unique: BTreeSet<_> = all.iter().collect();
+    assert_eq!(unique.len(), all.len(), "a number is defined twice");
+    let mut expected = Vec::new();
+    for (section, first, last) in [
+        (0, 1, 5),
+        (1, 1, 8),
+        (2, 1, 8),
+        (3, 1, 5),
+        (4, 0, 6),
+        (5, 1, 3),
+        (6, 1, 6),
+        (7, 1, 7),
+        (8, 1, 3),
+        (9, 1, 11),
+        (10, 1, 6),
+    ] {
+        expected.extend((first..=last).map(|rule| format!("[{section}.{rule}]")));
+    }
+    assert_eq!(all, expected);
+}
+
+#[test]
+fn each_reference_leads_to_a_rule() {
+    let rules: BTreeSet<_> = rules().into_iter().collect();
+    let mut lost = Vec::new();
+    let mut seen = 0;
+    for file in files("", &[".rs", ".md", ".py", ".toml", ".yaml", ".json", ".sh", "main", "run"]) {
+        for (line, reference) in references(&String::from_utf8_lossy(&std::fs::read(&file).unwrap())) {
+            seen += 1;
+            if !rules.contains(&reference) {
+                lost.push(format!("{}:{line}: {reference}", shown(&file)));
+            }
+        }
+    }
+    assert!(seen > 50, "only {seen} references were found: the search is broken");
+    assert!(lost.is_empty(), "no such rule in SPEC.md: {lost:#?}");
+}
+
+#[test]
+fn links_between_pages_lead_to_files() {
+    let mut broken = Vec::new();
+    for page in markdown() {
+        let text = read(&page);
+        for (at, _) in text.match_indices("](") {
+            let target = text[at + 2..].split(')').next().unwrap_or_default();
+            let target = target.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            if !page.parent().unwrap().join(target).exists() {
+                broken.push(format!("{}: {target}", shown(&page)));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_readme_gives_two_commands_and_they_exist() {
+    let readme = read(&root().join("README.md"));
+    let lines = fenced(&readme);
+    for command in [RUN, TEST] {
+        assert!(lines.iter().any(|line| line == command), "README.md does not give `{command}`");
+    }
+    let mode = std::fs::metadata(root().join(TEST)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o111, 0o111, "{TEST} is not executable");
+    assert!(read(&root().join(".ci/run")).contains(RUN), "CI does not run the README's first command");
+    assert!(
+        read(&root().join(".ci/run")).lines().any(|line| line == TEST),
+        "CI does not run the README's second command"
+    );
+}
+
+#[test]
+fn the_pages_that_a_project_needs_are_there() {
+    for page in
+        ["README.md", "SPEC.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "BENCHMARKS.md", "LICENSE"]
+    {
+        assert!(root().join(page).exists(), "{page} is missing");
+    }
+}
+
+/// The programs of this workspace, built by this very call: one built earlier would be tested in its old form.
+fn program(name: &str) -> PathBuf {
+    let built = cargo(&["build", "--workspace", "--bins", "--locked", "--message-format=json"]);
+    built
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find(|m| m["target"]["name"] == name && m["executable"].is_string())
+        .and_then(|m| m["executable"].as_str().map(PathBuf::from))
+        .unwrap_or_else(|| panic!("cargo built no program {name}"))
+}
+
+/// Commands of `program` that the fenced lines of the pages use: the words before the first that is no plain word.
+fn commands(program: &str) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::new();
+    for page in markdown().iter().filter(|page| !shown(page).starts_with("SPEC")) {
+        for line in fenced(&read(page)) {
+            for part in line.split("&&") {
+                let mut words = part.split_whitespace().skip_while(|w| *w == "sudo" || w.contains('='));
+                let Some(first) = words.next() else { continue };
+                if first.rsplit('/').next() != Some(program) {
+                    continue;
+                }
+                let plain =
+                    |w: &&str| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') && !w.starts_with('-');
+                let path: Vec<String> = words.take_while(plain).map(str::to_owned).collect();
+                if !path.is_empty() {
+                    found.insert(path);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// `--help` of the longest beginning of `words` that is a command; what follows it are operands.
+fn has_help(program: &PathBuf, words: &[String]) -> bool {
+    // An operand (a skill's name) may follow the command, so the last words may be dropped, but never the first.
+    (1..=words.len()).rev().any(|n| {
+        let run = Command::new(program)
+            .args(&words[..n])
+            .arg("--help")
+            .output()
+            .expect("the program can be started");
+        let text = String::from_utf8_lossy(&run.stdout).into_owned();
+        // A group of commands is not the command that was asked for, unless it was the group.
+        let is_group = text.contains("\nCommands:");
+        run.status.success() && text.contains("Usage:") && (n == words.len() || !is_group)
+    })
+}
+
+#[test]
+fn commands_in_the_docs_exist() {
+    let mut unknown = Vec::new();
+    for name in ["cyberos", "skillfs", "skill-ledger"] {
+        let program = program(name);
+        for words in commands(name) {
+            if !has_help(&program, &words) {
+                unknown.push(format!("{name} {}", words.join(" ")));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "the docs use commands that don't exist: {unknown:#?}");
+}
