@@ -10,7 +10,7 @@ mod work;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use nix::unistd::{Uid, chown};
-use place::{Ids, Place, Users, copy_tree, own_directory, trusted_path};
+use place::{Ids, Place, Users, copy_tree, own_directory, take_off_dead_views, trusted_path};
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -78,7 +78,7 @@ impl Up {
             Some(dir) => {
                 let dir = std::path::absolute(dir)?;
                 trusted_path(&dir)?;
-                std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+                mount_point(&dir)?;
                 dir
             }
             None => state.join("mount"),
@@ -271,6 +271,20 @@ impl Up {
             Daemon { name: "cyberos-broker", argv: broker, listener: None },
         ])
     }
+}
+
+/// Makes or takes an empty directory for the view: it would hide whatever else is there.
+fn mount_point(dir: &Path) -> Result<()> {
+    take_off_dead_views(dir);
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let mut entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    if entries.next().is_some() {
+        bail!(
+            "--mount {}: the directory is not empty, and a view would hide what is in it: name an empty one",
+            dir.display()
+        );
+    }
+    Ok(())
 }
 
 /// The start of a command line that gives root up (none: keeps it) and has the daemon end when `up` does.

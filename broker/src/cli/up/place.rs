@@ -216,10 +216,12 @@ fn sweep_fresh() {
     }
 }
 
-/// Detaches what a killed `up` has left mounted there. The lock of STATE is held, so nobody lives with it.
-fn take_off_dead_views(mount: &Path) {
+/// Detaches views of ours that a killed `up` has left there: those whose server is gone. A living one answers, and
+/// stays.
+pub(super) fn take_off_dead_views(mount: &Path) {
     use nix::mount::{MntFlags, umount2};
-    while umount2(mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
+    let dead = || nix::sys::statfs::statfs(mount).is_err_and(|e| e == nix::errno::Errno::ENOTCONN);
+    while dead() && umount2(mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
 }
 
 fn lock(path: &Path, mode: u32) -> Result<Option<Flock<File>>> {
