@@ -13,18 +13,23 @@ use support::up::{Options, Ran, Skill, Up, python, reachable_dir};
 #[test]
 fn a_stranger_reads_which_group_is_missing() {
     let up = Up::new(|source| drop(Skill::default().write(source)));
-    let mut command = up.command(&["status"]);
-    let ran = Ran::from(command.uid(65534).gid(65534).output().unwrap());
+    // Where everybody can execute it, wherever the checkout is.
+    let program = up.dir().join("cyberos");
+    std::fs::copy(binary("cyberos"), &program).unwrap();
+    let command = || {
+        let mut command = Command::new(&program);
+        command.env("CYBEROS_OPERATOR_SOCKET", up.socket()).arg("status");
+        command
+    };
+    let ran = Ran::from(command().uid(65534).gid(65534).output().unwrap());
     assert_eq!(ran.exit, 4, "{ran}");
     assert!(ran.stderr.contains("not an operator") && ran.stderr.contains("group"), "{ran}");
     // A member of the operators' group is one.
     let group = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(up.socket()).unwrap());
-    let mut command = up.command(&["status"]);
-    let ran = Ran::from(command.uid(65534).gid(group).output().unwrap());
+    let ran = Ran::from(command().uid(65534).gid(group).output().unwrap());
     assert_eq!(ran.exit, 0, "{ran}");
     // A leased uid never is, whatever group it has.
-    let mut command = up.command(&["status"]);
-    let ran = Ran::from(command.uid(1_900_000_077).gid(group).output().unwrap());
+    let ran = Ran::from(command().uid(1_900_000_077).gid(group).output().unwrap());
     assert_eq!(ran.exit, 4, "{ran}");
     assert!(ran.stderr.contains("sandbox"), "{ran}");
 }
@@ -215,7 +220,7 @@ fn hidden_skills_say_why_and_what_would_show_them() {
     let ran = up.run("demo", &[]);
     assert_eq!(ran.exit, 5, "{ran}");
     assert!(
-        ran.stderr.contains("hidden by the provider (none") && ran.stderr.contains("skill-ledger certify"),
+        ran.stderr.contains("hidden by the provider (status none") && ran.stderr.contains(" certify "),
         "{ran}"
     );
     up.certify("demo");
@@ -237,4 +242,113 @@ fn the_environment_of_a_terminal_is_never_the_skills() {
     });
     let ran = up.run("tty", &[]);
     assert_eq!(ran.stdout, "\u{1b}]0;x\u{7}", "raw where it is no terminal: {ran}");
+}
+
+#[test]
+fn faults_are_told_once_before_anything_starts_and_nothing_is_left() {
+    let dir = reachable_dir("cyberos-faulty-");
+    let skills = dir.join("skills");
+    std::fs::create_dir(&skills).unwrap();
+    let config = dir.join("mine.yaml");
+    std::fs::write(&config, "grants:\n  default:\n    fils: []\n").unwrap();
+    let full = dir.join("full");
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("x"), "").unwrap();
+    let closed = dir.join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let path = |p: &std::path::Path| p.display().to_string();
+    let (skills_text, inside) = (path(&skills), path(&skills.join("state")));
+    for (args, words) in [
+        (vec!["--config".to_owned(), path(&config)], vec![path(&config), "line 3".into(), "files".into()]),
+        (vec!["--mount".into(), path(&full)], vec![path(&full), "not empty".into()]),
+        (vec!["--mount".into(), "/proc".into()], vec!["/proc".into(), "not empty".into()]),
+        (
+            vec!["--skills".into(), skills_text.clone(), "--state".into(), inside],
+            vec!["lie in each other".into()],
+        ),
+        (vec!["--skills".into(), path(&dir.join("absent"))], vec!["not a directory".into()]),
+        (vec!["--skills".into(), path(&closed)], vec![path(&closed), "cannot read it".into()]),
+        (vec!["--state".into(), path(&dir.join("with space"))], vec!["blanks".into()]),
+        (
+            vec!["--decision-command".into(), "/nonexistent/provider".into()],
+            vec!["/nonexistent/provider".into()],
+        ),
+    ] {
+        let ran = Ran::from(Command::new(binary("cyberos")).arg("up").args(&args).output().unwrap());
+        assert_eq!(ran.exit, 1, "{args:?}: {ran}");
+        assert!(words.iter().all(|w| ran.stderr.contains(w)), "{args:?} {words:?}: {ran}");
+        let told = ran.stderr.matches(words[0].as_str()).count();
+        assert!(told <= 2, "{args:?}: told {told} times: {ran}");
+    }
+    assert_eq!(std::fs::read_dir(&skills).unwrap().count(), 0, "no debris among the skills");
+    assert!(!dir.join("with space").exists());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_skill_that_becomes_hidden_is_told_or_terminated_as_configured() {
+    // Hides a skill that holds a file named 'revoked'.
+    let provider = "#!/bin/sh\n[ \"$1\" = resolve ] || exit 0\nd=current; [ -e \"$2/revoked\" ] && d=hidden\n\
+                    printf '{\"schemaVersion\":1,\"skillName\":\"%s\",\"status\":\"pass\",\"decision\":\"%s\"}\\n' \"${2##*/}\" $d\n";
+    for (policy, exit) in [("terminate", 130), ("tell", 0)] {
+        let options = Options {
+            config: Some(format!("on_hidden: {policy}\n")),
+            provider: Some(provider.into()),
+            ..Options::default()
+        };
+        let main = "#!/bin/sh\nread line\nexit 0\n";
+        let up =
+            Up::with(options, |source| drop(Skill { id: "held", main, ..Skill::default() }.write(source)));
+        let mut command = up.command(&["skill", "run", "held", "--stdin"]);
+        command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        assert!(support::up::eventually(std::time::Duration::from_secs(10), || !up
+            .rows("skill.invoked_started")
+            .is_empty()));
+        std::fs::write(up.skills.join("held/revoked"), "").unwrap();
+        if policy == "tell" {
+            let told = support::up::eventually(std::time::Duration::from_secs(10), || {
+                let status: Value = serde_json::from_str(&up.cyberos(&["--json", "status"]).stdout).unwrap();
+                status["invocations"][0]["hidden"].as_str().is_some_and(|w| w.contains("hides held now"))
+            });
+            assert!(told);
+            drop(child.stdin.take());
+        }
+        let input = child.stdin.take();
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        drop(input);
+        assert_eq!(ran.exit, exit, "{policy}: {ran}");
+        assert!(ran.stderr.contains("hides held now"), "{policy}: {ran}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_a_command_quietly() {
+    let up = Up::new(|source| {
+        drop(Skill { id: "noisy", main: "#!/bin/sh\nyes\n", ..Skill::default() }.write(source))
+    });
+    for args in [&["skill", "list"][..], &["status"], &["skill", "run", "noisy"]] {
+        let mut child = up
+            .command(args)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        assert_eq!((ran.exit, ran.stderr.as_str()), (141, ""), "{args:?}");
+    }
+}
+
+#[test]
+fn without_stdin_the_end_of_input_is_there_at_once_and_wait_knows_ended_runs() {
+    let up = Up::new(|source| {
+        drop(Skill { id: "reads", main: "#!/bin/sh\ncat\nexit 9\n", ..Skill::default() }.write(source))
+    });
+    assert_eq!(up.run("reads", &[]).exit, 9);
+    let id = up.rows("skill.invoked_started")[0]["extra"]["invocation_id"].as_str().unwrap().to_owned();
+    assert_eq!(up.cyberos(&["skill", "wait", &id]).exit, 9, "the ledger knows how it ended");
+    let unknown = up.cyberos(&["tail", "--invocation", "00000000-0000-4000-8000-000000000000"]);
+    assert_eq!(unknown.exit, 1, "{unknown}");
 }

@@ -136,11 +136,18 @@ async fn answer(
             let ended = end_of(&running).await;
             done(running.answer(&ended))
         }
-        Ask::Wait { invocation } => {
-            let running = find(broker, &invocation)?;
-            let ended = end_of(&running).await;
-            Some(Tell::Done { exit: ended.status(), answer: running.answer(&ended) })
-        }
+        Ask::Wait { invocation } => match find(broker, &invocation) {
+            Ok(running) => {
+                let ended = end_of(&running).await;
+                Some(Tell::Done { exit: ended.status(), answer: running.answer(&ended) })
+            }
+            // It may have ended before it was waited for; then the ledger knows how.
+            Err(_) => {
+                let told = told(broker, parse_id(&invocation)?, crate::audit::answer::replay).await?;
+                let row = &told["completed"]["extra"];
+                Some(Tell::Done { exit: crate::running::status_of_row(row), answer: row.clone() })
+            }
+        },
         Ask::Logs { invocation, follow } => {
             let id = parse_id(&invocation)?;
             let capture = match broker.running(&id) {
@@ -226,6 +233,12 @@ async fn tail(
     to: &mut &Connection,
 ) -> Result<Option<Tell>, NotRun> {
     let id = id.map(|id| id.to_string());
+    if let Some(id) = &id
+        && !broker.every().iter().any(|r| r.invocation.id.to_string() == *id)
+    {
+        let known = id.parse().map_err(|_| NotRun::new(2, "not an invocation"))?;
+        told(broker, known, crate::audit::answer::replay).await?;
+    }
     // Of one invocation from its beginning, else from now on.
     let mut rows = broker.audit.follow(id.as_ref().map(|_| 1));
     loop {
@@ -302,16 +315,29 @@ async fn run(
     to: &mut &Connection,
 ) -> Result<Option<Tell>, NotRun> {
     let (running, pipe) = crate::run::start(broker, wanted).await?;
-    let mut input = if stdin && !detach { pipe::Sender::from_owned_fd(pipe).ok() } else { None };
+    // Without --stdin the program reads the end of its input at once.
+    let mut input = match stdin && !detach {
+        true => pipe::Sender::from_owned_fd(pipe).ok(),
+        false => {
+            drop(pipe);
+            None
+        }
+    };
     let told =
         Tell::Started { invocation: running.invocation.id.to_string(), started: running.about.clone() };
     if detach {
         write_json(to, &told).await.map_err(lost)?;
         return Ok(done(running.about.clone()));
     }
+    let mut hidden = running.hidden();
     let output = async {
         write_json(to, &told).await?;
-        relay(&running.capture, true, to).await
+        relay(&running.capture, true, to).await?;
+        let why = hidden.borrow_and_update().clone();
+        if let Some(why) = why {
+            write_json(to, &Tell::Item { item: json!({ "hidden": why }) }).await?;
+        }
+        Ok::<(), std::io::Error>(())
     };
     let gone = async {
         loop {

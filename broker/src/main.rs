@@ -19,6 +19,9 @@ struct Options {
     /// The operator's configuration [default: /etc/cyberos/cyberos.yaml, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Only read the configuration, say what is wrong with it, and end
+    #[arg(long)]
+    check: bool,
     /// Use the built-in defaults, whatever file there is
     #[arg(long)]
     no_config: bool,
@@ -89,6 +92,9 @@ fn main() -> ExitCode {
 fn run(options: Options) -> Result<()> {
     if nix::unistd::geteuid().is_root() {
         bail!("the broker never runs as root: start it as user cyberos, or use 'cyberos up'");
+    }
+    if options.check {
+        return options.configuration().map(drop);
     }
     // Nobody of the same uid may look into it (`[0.5]`).
     nix::sys::prctl::set_dumpable(false).context("cannot become non-dumpable")?;

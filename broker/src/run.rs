@@ -105,7 +105,7 @@ pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
             return Err(undecided("the provider has not decided a change within 35 s"));
         }
         if state.verdict == Verdict::Hidden {
-            return Err(hidden(broker, &state));
+            return Err(hidden(&state));
         }
         let epoch = state.epoch.to_string();
         if let Some(sealed) = broker.sealer.known(name, &epoch) {
@@ -140,17 +140,9 @@ pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
     }
 }
 
-fn hidden(broker: &Broker, state: &SkillState) -> NotRun {
-    let reason = state.reason.as_deref().map(|r| format!(", {r}")).unwrap_or_default();
-    let source = broker
-        .config
-        .sources
-        .first()
-        .map_or_else(String::new, |s| s.join(state.skill.as_str()).display().to_string());
-    let message = format!(
-        "{} is hidden by the provider ({}{reason}); with the built-in provider 'skill-ledger certify {source}' vouches for it",
-        state.skill, state.status
-    );
+fn hidden(state: &SkillState) -> NotRun {
+    let reason = state.reason.as_deref().map(|r| format!(": {r}")).unwrap_or_default();
+    let message = format!("{} is hidden by the provider (status {}){reason}", state.skill, state.status);
     NotRun { exit: 5, message, detail: crate::service::skill_json(state) }
 }
 
@@ -260,7 +252,7 @@ async fn begin(
     if let Err(e) = broker.audit.invoked_started(&invocation, &row).await {
         return Err(NotRun::new(125, format!("nothing runs unrecorded: {e}")));
     }
-    let not_granted = grants.not_granted();
+    let not_granted = broker.not_granted(&grants);
     let about = json!({
         "invocation_id": invocation.id.to_string(),
         "skill_id": invocation.skill_id,
@@ -295,6 +287,8 @@ async fn begin(
         started,
         effort,
     };
+    let (view, on_hidden) = (broker.view.clone(), broker.config.on_hidden);
+    tokio::spawn(Arc::clone(&running).watch_verdict(view, state.skill, on_hidden));
     let (broker, id) = (Arc::clone(broker), invocation.id);
     tokio::spawn(async move {
         // The copy is held until the last process that could read it has gone.

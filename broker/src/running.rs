@@ -5,8 +5,12 @@
 use crate::audit::{self, Audit, Outcome};
 use crate::call::Invocation;
 use crate::capture::Capture;
+use crate::config::OnHidden;
 use crate::helper::Helper;
 use crate::session::Session;
+use crate::view::View;
+use cyberos_proto::control::Verdict;
+use cyberos_proto::ids::SkillName;
 use cyberos_proto::message::{Exit, Signal};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -21,6 +25,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// After the last process has gone nobody can write to the pipes; this bounds what is left in them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// How often a running skill's verdict is looked at.
+const VERDICT_EVERY: Duration = Duration::from_secs(1);
 /// How long a killed sandbox may take to be gone before the helper's link is given up on.
 const REAP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -63,6 +69,19 @@ impl Ended {
     }
 }
 
+/// The exit status that a `skill.invoked_completed` row means.
+pub fn status_of_row(row: &Value) -> u8 {
+    let number = |field: &str| row[field].as_u64().and_then(|n| u8::try_from(n).ok());
+    match (row["outcome"].as_str(), number("exit_code"), number("signal")) {
+        (Some("timeout" | "no_connect"), _, _) => 124,
+        (Some("stopped"), _, _) => 130,
+        (Some("aborted") | None, _, _) => 1,
+        (_, Some(code), _) => code,
+        (_, None, Some(signal)) => 128u8.saturating_add(signal),
+        (_, None, None) => 1,
+    }
+}
+
 /// Why our own hand was raised against it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ours {
@@ -98,6 +117,7 @@ pub struct Running {
     /// When the deadline kills it.
     pub deadline: Instant,
     stop: watch::Sender<bool>,
+    hidden: watch::Sender<Option<String>>,
     ended: watch::Sender<Option<Ended>>,
 }
 
@@ -110,6 +130,7 @@ impl Running {
             about,
             deadline,
             stop: watch::Sender::new(false),
+            hidden: watch::Sender::new(None),
             ended: watch::Sender::new(None),
         }
     }
@@ -117,6 +138,35 @@ impl Running {
     /// An operator's wish that it end.
     pub fn stop(&self) {
         self.stop.send_replace(true);
+    }
+
+    /// Why the provider hides the skill now, if it has come to that while it runs (`[9.3]` `on_hidden`).
+    pub fn hidden(&self) -> watch::Receiver<Option<String>> {
+        self.hidden.subscribe()
+    }
+
+    /// Looks every second whether the view still shows the skill, and acts as the operator wants when it does not.
+    pub async fn watch_verdict(self: Arc<Self>, view: View, skill: SkillName, on_hidden: OnHidden) {
+        let mut ended = self.ended();
+        loop {
+            tokio::select! {
+                _ = ended.wait_for(Option::is_some) => return,
+                () = tokio::time::sleep(VERDICT_EVERY) => {}
+            }
+            // SkillFS that is gone for a moment says nothing about the skill.
+            let Ok(state) = view.explain(&skill).await else { continue };
+            if state.verdict != Verdict::Hidden || state.pending {
+                continue;
+            }
+            let reason = state.reason.map(|r| format!(": {r}")).unwrap_or_default();
+            let why = format!("the provider hides {skill} now (status {}){reason}", state.status);
+            tracing::warn!(invocation = %self.invocation.id, on_hidden = ?on_hidden, "{why}");
+            self.hidden.send_replace(Some(why));
+            if on_hidden == OnHidden::Terminate {
+                self.stop();
+            }
+            return;
+        }
     }
 
     /// How it ended, once it has.

@@ -127,6 +127,13 @@ impl Broker {
         Grants::compile(skill, &operator, Arc::clone(&self.never))
     }
 
+    /// What the skill asks for and does not get, a line each: by the grants, and because this build has no such tool.
+    pub fn not_granted(&self, grants: &Grants) -> Vec<String> {
+        let missing = grants.tools().into_iter().filter(|t| self.registry.get(t).is_none());
+        let missing = missing.map(|t| format!("tool {t}: this version does not have it"));
+        grants.not_granted().iter().cloned().chain(missing).collect()
+    }
+
     /// What a session needs to answer calls.
     pub(crate) fn serving(&self, invocation: &Arc<Invocation>, grants: Grants, deadline: Instant) -> Serving {
         Serving {
@@ -149,6 +156,7 @@ impl Broker {
             .iter()
             .map(|r| {
                 let mut about = r.about.clone();
+                about["hidden"] = r.hidden().borrow().clone().into();
                 about["remaining_ms"] = millis(r.deadline.saturating_duration_since(now)).into();
                 about
             })
@@ -187,9 +195,10 @@ impl Broker {
         answer["wishes"] = json!(wishes);
         answer["wishes_digest"] = wishes.digest().into();
         answer["approved"] = approval.is_some_and(|a| a.covers(&skill)).into();
-        answer["granted_tools"] = grants.tools().into();
+        answer["granted_tools"] =
+            grants.tools().into_iter().filter(|t| self.registry.get(t).is_some()).collect();
         answer["limits"] = limits_json(grants.limits());
-        answer["not_granted"] = grants.not_granted().into();
+        answer["not_granted"] = self.not_granted(&grants).into();
         Ok(answer)
     }
 }

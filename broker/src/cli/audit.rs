@@ -55,13 +55,13 @@ impl Audit {
                 if context.json {
                     output::json(&report);
                 } else if broken {
-                    println!(
+                    output::line!(
                         "the ledger is BROKEN at seq {}: {}",
                         output::text(&report, "first_bad_seq"),
                         output::text(&report, "what")
                     );
                 } else {
-                    println!(
+                    output::line!(
                         "the ledger is whole: {} rows, chain {}; open calls {}, open invocations {}",
                         output::text(&report, "rows"),
                         output::text(&report, "chain"),
@@ -82,7 +82,7 @@ impl Show {
             if context.json {
                 output::json(&row);
             } else {
-                println!("{}", line(&row));
+                output::line!("{}", line(&row));
             }
         };
         let Show { store, since, skill, invocation, kind, denied } = self;

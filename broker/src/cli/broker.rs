@@ -61,7 +61,7 @@ pub(super) async fn status(context: &Context) -> Result<u8, Failure> {
     if context.json {
         output::json(&answer);
     } else {
-        println!("{answer:#}");
+        output::line!("{answer:#}");
     }
     Ok(0)
 }
@@ -73,7 +73,7 @@ impl Tail {
             if context.json {
                 output::json(&row);
             } else if let Some(line) = happening(&row) {
-                println!("{line}");
+                output::line!("{line}");
             }
             // Whoever watches wants to see it now, also through a pipe.
             let _ = std::io::Write::flush(&mut std::io::stdout());
@@ -121,7 +121,7 @@ impl Replay {
             return Ok(0);
         }
         let began = &told["started"]["extra"];
-        println!(
+        output::line!(
             "{} {} as uid {}, tenant {}, shown {}, copy {}",
             output::text(began, "skill_id"),
             output::text(began, "version"),
@@ -136,14 +136,14 @@ impl Replay {
                 .as_str()
                 .map(|r| format!(": {}", escape_line(r)))
                 .unwrap_or_default();
-            println!(
+            output::line!(
                 "{:>5}  {}  {}{took}{why}",
                 output::text(record, "call"),
                 output::text(record, "tool_name"),
                 output::text(record, "outcome")
             );
         }
-        println!("ended: {}", output::text(&told["completed"]["extra"], "outcome"));
+        output::line!("ended: {}", output::text(&told["completed"]["extra"], "outcome"));
         Ok(0)
     }
 }
@@ -158,12 +158,16 @@ impl Why {
         }
         let records = told.as_array().map(Vec::as_slice).unwrap_or_default();
         if records.is_empty() {
-            println!("no call of it was refused");
+            output::line!("no call of it was refused");
         }
         for record in records {
             let sentence = record["denial"]["sentence"].as_str().map(escape_line);
             let line = sentence.unwrap_or_else(|| output::text(record, "outcome").into());
-            println!("call {} {}: {line}", output::text(record, "call"), output::text(record, "tool_name"));
+            output::line!(
+                "call {} {}: {line}",
+                output::text(record, "call"),
+                output::text(record, "tool_name")
+            );
         }
         Ok(0)
     }

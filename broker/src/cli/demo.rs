@@ -10,6 +10,11 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+/// A line of the story. A reader that has gone must not keep the demo from cleaning up.
+macro_rules! tell {
+    ($($part:tt)*) => {{ use std::io::Write as _; let _ = writeln!(std::io::stdout(), $($part)*); }};
+}
+
 const SKILLS: [&str; 3] = ["memory-capture", "repo-report", "escape-artist"];
 /// How long a change in the source may take until the view shows it: inotify, the provider, and room to spare.
 const VIEW_LIMIT: Duration = Duration::from_secs(20);
@@ -42,13 +47,13 @@ struct Stage {
 
 impl Demo {
     pub(super) async fn run(self) -> Result<u8, Failure> {
-        println!("CyberOS demo: other people's skills, run without trusting them.\n");
+        tell!("CyberOS demo: other people's skills, run without trusting them.\n");
         let mut stage = Stage::open(self.state).await?;
         let story = stage.tell().await;
         let closed = stage.close().await;
         story?;
         closed?;
-        println!("\nEvery step did what it said.");
+        tell!("\nEvery step did what it said.");
         Ok(0)
     }
 }
@@ -67,8 +72,15 @@ fn expect(holds: bool, what: &str, ran: &Ran) -> Result<(), Failure> {
 impl Stage {
     async fn open(state: Option<PathBuf>) -> Result<Self, Failure> {
         let program = std::env::current_exe()?;
-        let mut command = Command::new(&program);
-        command.arg("up").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        // Should the demo itself be killed, the rest goes with it.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig=TERM", "--"])
+            .arg(&program)
+            .arg("up")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
         if let Some(state) = state {
             command.arg("--state").arg(state);
         }
@@ -82,9 +94,9 @@ impl Stage {
             Err(_) => return Err(broken("'cyberos up' did not become ready; see the lines above")),
         };
         let path = |field: &str| PathBuf::from(ready[field].as_str().unwrap_or_default());
-        println!("   cyberos up                 helper (root), SkillFS and broker (a user each) are running");
-        println!("   skills folder              {}", path("skills").display());
-        println!("   view shown to agents       {}", path("mount").display());
+        tell!("   cyberos up                 helper (root), SkillFS and broker (a user each) are running");
+        tell!("   skills folder              {}", path("skills").display());
+        tell!("   view shown to agents       {}", path("mount").display());
         let socket = ready["operator_socket"].as_str().unwrap_or_default().to_owned();
         let (state, skills, mount) = (path("state"), path("skills"), path("mount"));
         Ok(Stage { program, up, socket, state, skills, mount, step: 0, work: None })
@@ -108,7 +120,7 @@ impl Stage {
 
     fn say(&mut self, what: &str) {
         self.step += 1;
-        println!("\n{}. {what}", self.step);
+        tell!("\n{}. {what}", self.step);
     }
 
     async fn run(&self, program: &Path, args: &[&str]) -> Result<Ran, Failure> {
@@ -129,10 +141,10 @@ impl Stage {
 
     /// Runs a `cyberos` command and shows it with what it prints.
     async fn cyberos(&self, args: &[&str]) -> Result<Ran, Failure> {
-        println!("   $ cyberos {}", args.join(" "));
+        tell!("   $ cyberos {}", args.join(" "));
         let ran = self.run(&self.program, args).await?;
         for line in ran.stdout.lines().chain(ran.stderr.lines()) {
-            println!("   | {}", crate::terminal::escape_for_terminal(line));
+            tell!("   | {}", crate::terminal::escape_for_terminal(line));
         }
         Ok(ran)
     }
@@ -140,7 +152,7 @@ impl Stage {
     async fn ledger_command(&self, skill: &str) -> Result<Ran, Failure> {
         let ledger = self.state.join("bin/skill-ledger");
         let (keys, dir) = (self.state.join("keys"), self.skills.join(skill));
-        println!("   $ skill-ledger certify {} --keys {}", dir.display(), keys.display());
+        tell!("   $ skill-ledger certify {} --keys {}", dir.display(), keys.display());
         let (keys, dir) = (keys.display().to_string(), dir.display().to_string());
         self.run(&ledger, &["certify", &dir, "--keys", &keys]).await
     }
@@ -177,7 +189,7 @@ impl Stage {
             self.shown(skill, "hidden").await?;
         }
         let seen = std::fs::read_dir(&self.mount)?.count();
-        println!("   $ ls {}\n   | ({seen} entries)", self.mount.display());
+        tell!("   $ ls {}\n   | ({seen} entries)", self.mount.display());
         let ran = self.cyberos(&["skill", "run", "memory-capture"]).await?;
         expect(seen == 0 && ran.exit == 5, "an empty view and a refused run (exit 5)", &ran)
     }
@@ -207,7 +219,7 @@ impl Stage {
             "two notes and one refused call",
             &ran,
         )?;
-        println!("   What the operator is told of it, from the ledger:");
+        tell!("   What the operator is told of it, from the ledger:");
         let invocation = self.of_last_run("memory-capture", "invocation_id").await?;
         let why = self.cyberos(&["why", "--invocation", &invocation]).await?;
         expect(why.exit == 0 && why.stdout.contains("memories/people"), "the refusal explained", &why)
@@ -244,9 +256,9 @@ impl Stage {
         let mut text = std::fs::read_to_string(&main)?;
         text.push_str("\nprint('EVIL: this line was added by an attacker')\n");
         std::fs::write(&main, text)?;
-        println!("   $ echo \"print('EVIL…')\" >> {}", main.display());
+        tell!("   $ echo \"print('EVIL…')\" >> {}", main.display());
         let state = self.shown("memory-capture", "fallback").await?;
-        println!(
+        tell!(
             "   | SkillFS: fallback to {} (status {})",
             super::output::text(&state, "target"),
             super::output::text(&state, "status")
@@ -254,7 +266,7 @@ impl Stage {
         let ran = self.cyberos(&["skill", "run", "memory-capture", "--", "after the edit"]).await?;
         expect(ran.exit == 0 && !ran.stdout.contains("EVIL"), "the trusted version's output", &ran)?;
         let after = self.of_last_run("memory-capture", "content_digest").await?;
-        println!("   | what ran before the edit: {before}\n   | what ran after it:        {after}");
+        tell!("   | what ran before the edit: {before}\n   | what ran after it:        {after}");
         expect(before == after && !before.is_empty(), "one and the same digest", &ran)
     }
 

@@ -60,6 +60,10 @@ struct Context {
 /// Parses the command line, runs the command, and says how it went.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if cli.socket.is_some() && matches!(cli.command, Command::Up(_) | Command::Demo(_)) {
+        let why = "--socket names a broker that runs; 'up' and 'demo' make one of their own, in STATE/run or /run/cyberos";
+        return output::failed(&Failure::new(2, why), cli.json);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return output::failed(&Failure::new(1, format!("cannot start: {e}")), cli.json),

@@ -7,6 +7,32 @@ use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+/// Prints to standard output. A reader that has gone (`| head`) ends this command quietly, as SIGPIPE would have.
+pub(super) fn put(text: std::fmt::Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    if let Err(e) = out.write_fmt(text).and_then(|()| out.flush())
+        && e.kind() == std::io::ErrorKind::BrokenPipe
+    {
+        std::process::exit(PIPE_CLOSED.into());
+    }
+}
+
+/// Exit status of a command whose reader has gone: 128 + SIGPIPE.
+pub(super) const PIPE_CLOSED: u8 = 141;
+
+/// One line to standard output.
+macro_rules! line {
+    ($($part:tt)*) => { $crate::cli::output::put(format_args!("{}\n", format_args!($($part)*))) };
+}
+
+/// Text to standard output, without an end of line.
+macro_rules! text_out {
+    ($($part:tt)*) => { $crate::cli::output::put(format_args!($($part)*)) };
+}
+
+pub(super) use line;
+pub(super) use text_out;
+
 /// Prints a failure and gives its exit status.
 pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
     if json {
@@ -14,7 +40,7 @@ pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
         if !failure.detail.is_null() {
             answer["detail"] = failure.detail.clone();
         }
-        println!("{answer}");
+        line!("{answer}");
     } else {
         eprintln!("cyberos: {}", escape_for_terminal(&failure.message));
     }
@@ -23,7 +49,7 @@ pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
 
 /// Prints a value as one line of JSON.
 pub(super) fn json(value: &Value) {
-    println!("{value}");
+    line!("{value}");
 }
 
 /// A field as text for a table or a sentence: strings bare, null as a dash.
@@ -51,7 +77,7 @@ pub(super) fn table(header: &[&str], rows: &[Vec<String>]) {
                 out.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
             }
         }
-        println!("{}", out.trim_end());
+        line!("{}", out.trim_end());
     };
     line(header.to_vec());
     for row in rows {

@@ -27,7 +27,7 @@ pub(super) struct Run {
     #[arg(long)]
     stdin: bool,
     /// Print the invocation's id and don't wait
-    #[arg(long)]
+    #[arg(long, conflicts_with = "stdin")]
     detach: bool,
     /// Show control characters as they are, also on a terminal
     #[arg(long)]
@@ -96,7 +96,12 @@ impl Conversation {
         let result = loop {
             match read_frame(&mut from).await? {
                 Some((FrameKind::Stdout, bytes)) if self.json => err.write(&mut std::io::stderr(), &bytes)?,
-                Some((FrameKind::Stdout, bytes)) => out.write(&mut std::io::stdout(), &bytes)?,
+                Some((FrameKind::Stdout, bytes)) => {
+                    if out.write(&mut std::io::stdout(), &bytes).is_err() {
+                        // Leaving stops the run: nobody reads what it prints any more.
+                        return Ok(output::PIPE_CLOSED);
+                    }
+                }
                 Some((FrameKind::Stderr, bytes)) => err.write(&mut std::io::stderr(), &bytes)?,
                 Some((FrameKind::Stdin, _)) => {}
                 Some((FrameKind::Json, bytes)) => match parse(&bytes)? {
@@ -104,7 +109,11 @@ impl Conversation {
                         self.begun(&invocation, &about);
                         started = about;
                     }
-                    Tell::Item { .. } => {}
+                    Tell::Item { item } => {
+                        if let Some(why) = item["hidden"].as_str().filter(|_| !self.json) {
+                            eprintln!("cyberos: {}", crate::terminal::escape_line(why));
+                        }
+                    }
                     Tell::Done { exit, answer } => break Ok((exit, answer)),
                     Tell::Failed { exit, message, detail } => break Err(Failure { exit, message, detail }),
                 },
@@ -130,7 +139,7 @@ impl Conversation {
 
     fn begun(&self, invocation: &str, about: &Value) {
         if self.announce && !self.json {
-            println!("{invocation}");
+            output::line!("{invocation}");
         }
         if self.json {
             return;

@@ -109,7 +109,7 @@ pub(super) async fn list(context: &Context) -> Result<u8, Failure> {
         return Ok(0);
     }
     if items.is_empty() {
-        println!("no skills in the source");
+        output::line!("no skills in the source");
         return Ok(0);
     }
     let rows: Vec<Vec<String>> = items
@@ -136,22 +136,22 @@ pub(super) async fn list(context: &Context) -> Result<u8, Failure> {
 pub(super) fn print_fields(answer: &Value) {
     for (key, value) in answer.as_object().into_iter().flatten() {
         match value {
-            Value::Array(items) if items.is_empty() => println!("{key}: -"),
+            Value::Array(items) if items.is_empty() => output::line!("{key}: -"),
             Value::Array(items) => {
-                println!("{key}:");
+                output::line!("{key}:");
                 for item in items {
                     let text = item.as_str().map_or_else(|| item.to_string(), str::to_owned);
-                    println!("  {}", crate::terminal::escape_for_terminal(&text));
+                    output::line!("  {}", crate::terminal::escape_for_terminal(&text));
                 }
             }
             Value::Object(inner) => {
-                println!("{key}:");
+                output::line!("{key}:");
                 for (name, v) in inner {
                     let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-                    println!("  {name}: {}", crate::terminal::escape_for_terminal(&text));
+                    output::line!("  {name}: {}", crate::terminal::escape_for_terminal(&text));
                 }
             }
-            _ => println!("{key}: {}", output::text(answer, key)),
+            _ => output::line!("{key}: {}", output::text(answer, key)),
         }
     }
 }
@@ -169,14 +169,14 @@ async fn show(context: &Context, skill: String) -> Result<u8, Failure> {
 async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<String>) -> Result<u8, Failure> {
     let (_, shown) = ask(&context.socket, Ask::Show { skill: skill.clone() }).await?;
     if !context.json {
-        println!("{skill} asks for:");
+        output::line!("{skill} asks for:");
         print_fields(&shown["wishes"]);
     }
     if !yes {
         if context.json || !std::io::stdin().is_terminal() {
             return Err(Failure::new(2, "approve asks on a terminal; elsewhere say --yes"));
         }
-        print!("Grant exactly this, within the operator's grants.max? [y/N] ");
+        output::text_out!("Grant exactly this, within the operator's grants.max? [y/N] ");
         std::io::stdout().flush()?;
         let mut answer = String::new();
         std::io::stdin().read_line(&mut answer)?;
@@ -190,9 +190,9 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
         output::json(&answer);
         return Ok(0);
     }
-    println!("approved: {skill}");
+    output::line!("approved: {skill}");
     for wish in answer["not_granted"].as_array().into_iter().flatten() {
-        println!(
+        output::line!(
             "  still not granted: {}",
             crate::terminal::escape_for_terminal(wish.as_str().unwrap_or_default())
         );
@@ -208,10 +208,10 @@ fn validate(context: &Context, dir: &std::path::Path) -> Result<u8, Failure> {
         output::json(&report.to_json());
     } else {
         for fault in report.errors.iter().chain(&report.warnings) {
-            println!("{}: {}", path.display(), crate::terminal::escape_line(&fault.to_string()));
+            output::line!("{}: {}", path.display(), crate::terminal::escape_line(&fault.to_string()));
         }
         if report.is_ok() {
-            println!("{}: valid", path.display());
+            output::line!("{}: valid", path.display());
         }
     }
     Ok(if report.is_ok() { 0 } else { 6 })
@@ -222,7 +222,7 @@ fn scaffold(context: &Context, id: &str, dir: &std::path::Path) -> Result<u8, Fa
     if context.json {
         output::json(&serde_json::json!({ "dir": made }));
     } else {
-        println!("{}", made.display());
+        output::line!("{}", made.display());
     }
     Ok(0)
 }

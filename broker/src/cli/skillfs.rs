@@ -40,7 +40,7 @@ impl Skillfs {
                 if context.json {
                     output::json(&answer);
                 } else {
-                    println!("decided: {}", output::text(&answer, "decided"));
+                    output::line!("decided: {}", output::text(&answer, "decided"));
                 }
                 Ok(0)
             }

@@ -233,7 +233,10 @@ impl<'t> Builder<'t> {
             } else if let Some(first) = lines.insert(name.clone(), line) {
                 self.problem(
                     line,
-                    format!("the key {name:?} stands here a second time (first on line {first})"),
+                    format!(
+                        "the key {name:?} stands here a second time ({} lines after the first)",
+                        line - first
+                    ),
                 );
             } else {
                 entries.push(Entry { key: name, line, value });

@@ -10,7 +10,7 @@ use skillfs::ledger::certify::{Request, certify};
 use skillfs::ledger::findings::{self, Findings};
 use skillfs::ledger::floor::DEFAULT_STATE;
 use skillfs::ledger::keys::{self, DEFAULT_KEYS, DEFAULT_NAME, DEFAULT_TRUSTED};
-use skillfs::ledger::resolve::{Sources, resolve, scan};
+use skillfs::ledger::resolve::{Sources, quoted, resolve, scan};
 use skillfs::ledger::skill::{Skill, absolute};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -40,6 +40,22 @@ struct Places {
     /// Print one JSON object on stdout
     #[arg(long, global = true)]
     json: bool,
+}
+
+impl Places {
+    /// How this program is told to certify with these folders, up to the skill's path.
+    fn certify_command(&self) -> String {
+        let program = std::env::args().next().unwrap_or_else(|| "skill-ledger".into());
+        let mut line = quoted(&program);
+        for (option, dir, default) in
+            [("--keys", &self.keys, DEFAULT_KEYS), ("--trusted", &self.trusted, DEFAULT_TRUSTED)]
+        {
+            if dir.as_os_str() != default {
+                line.push_str(&format!(" {option} {}", quoted(&dir.to_string_lossy())));
+            }
+        }
+        line + " certify"
+    }
 }
 
 #[derive(Subcommand)]
@@ -103,8 +119,12 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<()> {
-    let sources =
-        |record| Sources { trusted: cli.places.trusted.clone(), state: cli.places.state.clone(), record };
+    let sources = |record| Sources {
+        trusted: cli.places.trusted.clone(),
+        state: cli.places.state.clone(),
+        record,
+        certify: cli.places.certify_command(),
+    };
     match &cli.command {
         Command::Init { name } => init(&cli.places, name),
         Command::Certify { dir, findings, name, expect } => {

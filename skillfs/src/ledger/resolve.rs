@@ -24,6 +24,8 @@ pub struct Sources {
     pub state: PathBuf,
     /// Whether the record is kept up to date: SkillFS's question does, a person's look does not.
     pub record: bool,
+    /// The command line that certifies with the right folders, up to the skill's path: for what people are told.
+    pub certify: String,
 }
 
 /// What `scan` says. SkillFS reads only its exit status; this is for people.
@@ -83,7 +85,7 @@ fn judge(skill: &Skill, sources: &Sources) -> Result<Finding, Trouble> {
     };
     let versions = match skill.versions() {
         Ok(Some(versions)) if !versions.present.is_empty() => versions,
-        Ok(_) => return Ok(without_versions(skill, floor)),
+        Ok(_) => return Ok(without_versions(skill, floor, sources)),
         Err(VersionError::Unreadable(why)) => return Err(Trouble(why)),
         Err(VersionError::Tampered(why)) => return Ok(Finding::new(Status::Tampered, why)),
     };
@@ -125,7 +127,7 @@ fn judge(skill: &Skill, sources: &Sources) -> Result<Finding, Trouble> {
                 Err(VersionError::Unreadable(why)) => return Err(Trouble(why)),
             }
         }
-        (None, Ok(()), None) => Finding::new(Status::None, never_certified(skill)),
+        (None, Ok(()), None) => Finding::new(Status::None, never_certified(skill, sources)),
     };
     found.trusted = match trusted {
         Some(trusted) if whole.as_ref() == Some(&trusted) => Some(trusted),
@@ -135,9 +137,9 @@ fn judge(skill: &Skill, sources: &Sources) -> Result<Finding, Trouble> {
     Ok(found)
 }
 
-fn without_versions(skill: &Skill, floor: Option<Floor>) -> Finding {
+fn without_versions(skill: &Skill, floor: Option<Floor>, sources: &Sources) -> Finding {
     match floor {
-        None => Finding::new(Status::None, never_certified(skill)),
+        None => Finding::new(Status::None, never_certified(skill, sources)),
         Some(floor) => Finding::new(
             Status::Tampered,
             format!("its versions are gone, but {} has been seen", floor.newest),
@@ -145,8 +147,18 @@ fn without_versions(skill: &Skill, floor: Option<Floor>) -> Finding {
     }
 }
 
-fn never_certified(skill: &Skill) -> String {
-    format!("never certified: look at it, then run `skill-ledger certify {}`", skill.path.display())
+fn never_certified(skill: &Skill, sources: &Sources) -> String {
+    let path = quoted(&skill.path.to_string_lossy());
+    format!("never certified: look at it, then run `{} {path}`", sources.certify)
+}
+
+/// `word` as a shell takes it for one.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// The versions of one skill, read with one set of keys.

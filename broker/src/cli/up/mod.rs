@@ -3,14 +3,16 @@
 //! It runs as root, does what systemd and the package would do (directories, users, ceiling, socket activation,
 //! restarts), and undoes it at the end. It judges nothing and serves nothing itself.
 
+mod check;
 mod place;
 mod supervise;
 mod work;
 
 use anyhow::{Context, Result, bail};
+use check::mount_point;
 use clap::Args;
 use nix::unistd::{Uid, chown};
-use place::{Ids, Place, Users, copy_tree, own_directory, take_off_dead_views, trusted_path};
+use place::{Ids, Place, Users, copy_tree, own_directory, trusted_path};
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -62,7 +64,14 @@ impl Up {
         }
         nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
         let users = Users::find()?;
+        // Everything that can be found out without making anything, first.
+        self.check_paths(&users)?;
         let place = Place::take(self.state.as_deref(), &users)?;
+        if self.skills.is_some() && self.state.is_none() && self.decision_command.is_none() {
+            eprintln!(
+                "cyberos up: the key that certifies is made for this run and goes with it; with --state DIR certificates last"
+            );
+        }
         let work = WorkDirectory::take(&users)?;
         let result = self.run_in(&place, &users).await;
         drop(work);
@@ -74,19 +83,16 @@ impl Up {
         let state = &place.state;
         install_binaries(&state.join("bin"))?;
         let skills = self.skills(state)?;
-        let mount = match &self.mount {
-            Some(dir) => {
-                let dir = std::path::absolute(dir)?;
-                trusted_path(&dir)?;
-                mount_point(&dir)?;
-                dir
-            }
-            None => state.join("mount"),
-        };
+        let mount = self.mount.as_ref().map_or_else(|| Ok(state.join("mount")), std::path::absolute)?;
+        trusted_path(&mount)?;
+        let made_mount = !mount.exists();
+        mount_point(&mount)?;
         self.write_configuration(place, users, &mount)?;
+        self.check_configuration(place, users).await?;
         let daemons = self.daemons(place, users, &skills, &mount).await?;
 
         let (fatal, mut failed) = mpsc::channel(4);
+        let (now_ready, is_ready) = watch::channel(false);
         let mut running = Vec::new();
         let (broker_started, mut broker_starts) = mpsc::channel(8);
         let (ignored, _never) = mpsc::channel(1);
@@ -95,7 +101,8 @@ impl Up {
             let started =
                 if daemon.name == "cyberos-broker" { broker_started.clone() } else { ignored.clone() };
             let (stop, stopped) = watch::channel(false);
-            running.push((stop, tokio::spawn(daemon.keep(stopped, fatal.clone(), started))));
+            running
+                .push((stop, tokio::spawn(daemon.keep(stopped, is_ready.clone(), fatal.clone(), started))));
         }
         let operator = std::env::var("SUDO_UID").ok().and_then(|v| v.parse::<u32>().ok()).map(Uid::from_raw);
         let socket = place.operator_socket();
@@ -112,7 +119,7 @@ impl Up {
         };
         let outcome = tokio::select! {
             why = failed.recv() => Err(anyhow::anyhow!(why.unwrap_or_default())),
-            outcome = self.announce_and_wait(place, &mount, &skills) => outcome,
+            outcome = self.announce_and_wait(place, &mount, &skills, now_ready) => outcome,
         };
         // In the order of dependence: the broker ends its runs, then the view goes, then root.
         for (stop, task) in running.into_iter().rev() {
@@ -125,10 +132,19 @@ impl Up {
             nix::mount::MntFlags::MNT_DETACH | nix::mount::MntFlags::UMOUNT_NOFOLLOW,
         );
         let _ = std::fs::remove_file(place.helper_socket());
+        if made_mount {
+            let _ = std::fs::remove_dir(&mount);
+        }
         outcome
     }
 
-    async fn announce_and_wait(&self, place: &Place, mount: &Path, skills: &Path) -> Result<()> {
+    async fn announce_and_wait(
+        &self,
+        place: &Place,
+        mount: &Path,
+        skills: &Path,
+        now_ready: watch::Sender<bool>,
+    ) -> Result<()> {
         let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         let socket = place.operator_socket();
@@ -142,6 +158,7 @@ impl Up {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
         }
+        now_ready.send_replace(true);
         let line = serde_json::json!({
             "ready": true,
             "operator_socket": socket,
@@ -160,11 +177,7 @@ impl Up {
 
     fn skills(&self, state: &Path) -> Result<PathBuf> {
         if let Some(dir) = &self.skills {
-            let dir = std::path::absolute(dir)?;
-            if !dir.is_dir() {
-                bail!("--skills {}: no such directory", dir.display());
-            }
-            return Ok(dir);
+            return Ok(std::path::absolute(dir)?);
         }
         let examples = [
             PathBuf::from(INSTALLED_SKILLS),
@@ -231,11 +244,8 @@ impl Up {
                         bail!("skill-ledger init failed: {}", String::from_utf8_lossy(&made.stderr));
                     }
                 }
-                format!(
-                    "{} --trusted {trusted} --state {}",
-                    bin("skill-ledger"),
-                    text(&state.join("skillfs/ledger"))
-                )
+                let kept = text(&state.join("skillfs/ledger"));
+                format!("{} --keys {keys} --trusted {trusted} --state {kept}", bin("skill-ledger"))
             }
         };
         let mut skillfs = demoted(Some(users.skillfs), &[users.link.as_raw(), users.operators.as_raw()]);
@@ -273,20 +283,6 @@ impl Up {
     }
 }
 
-/// Makes or takes an empty directory for the view: it would hide whatever else is there.
-fn mount_point(dir: &Path) -> Result<()> {
-    take_off_dead_views(dir);
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let mut entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    if entries.next().is_some() {
-        bail!(
-            "--mount {}: the directory is not empty, and a view would hide what is in it: name an empty one",
-            dir.display()
-        );
-    }
-    Ok(())
-}
-
 /// The start of a command line that gives root up (none: keeps it) and has the daemon end when `up` does.
 fn demoted(ids: Option<Ids>, groups: &[u32]) -> Vec<String> {
     let mut argv = vec!["setpriv".to_owned(), "--pdeathsig=TERM".to_owned()];
@@ -294,7 +290,11 @@ fn demoted(ids: Option<Ids>, groups: &[u32]) -> Vec<String> {
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
         argv.push(format!("--reuid={}", ids.uid));
         argv.push(format!("--regid={}", ids.gid));
-        argv.push(format!("--groups={}", groups.join(",")));
+        argv.push(if groups.is_empty() {
+            "--clear-groups".into()
+        } else {
+            format!("--groups={}", groups.join(","))
+        });
         argv.extend(["--inh-caps=-all".into(), "--bounding-set=-all".into(), "--no-new-privs".into()]);
     }
     argv.push("--".into());

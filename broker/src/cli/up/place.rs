@@ -145,6 +145,9 @@ impl Drop for Place {
         if self.well_known.is_some() {
             let _ = std::fs::remove_dir_all(WELL_KNOWN_RUN);
         }
+        // The helper's lock of this mount point, which no other instance has.
+        let lock = self.state.join("mount").display().to_string().replace('/', "+");
+        let _ = std::fs::remove_file(Path::new("/run/cyberos-uid").join(format!("mount{lock}")));
         if self.fresh {
             let _ = std::fs::remove_dir_all(&self.state);
         } else {

@@ -59,6 +59,7 @@ impl Daemon {
     pub(super) async fn keep(
         self,
         mut stop: watch::Receiver<bool>,
+        ready: watch::Receiver<bool>,
         fatal: mpsc::Sender<String>,
         started: mpsc::Sender<()>,
     ) {
@@ -74,6 +75,11 @@ impl Daemon {
             let _ = started.try_send(());
             tokio::select! {
                 status = child.wait() => {
+                    // One that gives up by itself before all is ready would do so again.
+                    if !*ready.borrow() && status.as_ref().is_ok_and(|s| s.code().is_some()) {
+                        let _ = fatal.send(format!("{} did not start; its reason is above", self.name)).await;
+                        return;
+                    }
                     let how = status.map_or_else(|e| e.to_string(), |s| s.to_string());
                     eprintln!("cyberos up: {} ended ({how}); starting it again", self.name);
                 }
