@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
 
 /// Uids of sandboxes, all instances' (`[10.3]`); none of them is ever an operator (`[7.2]`).
 const LEASED: std::ops::RangeInclusive<u32> = 1_900_000_000..=1_900_065_535;
@@ -161,7 +162,7 @@ async fn answer(
                     )
                 })?),
             };
-            relay(&capture, follow, to).await.map_err(lost)?;
+            relay(&capture, follow, None, to).await.map_err(lost)?;
             done(json!({ "invocation_id": id.to_string() }))
         }
         Ask::Status {} => done(broker.status().await),
@@ -330,25 +331,25 @@ async fn run(
         return Ok(done(running.about.clone()));
     }
     let mut hidden = running.hidden();
+    let (pieces, mut waiting) = mpsc::channel(2);
+    let (took, taken) = mpsc::channel(2);
     let output = async {
         write_json(to, &told).await?;
-        relay(&running.capture, true, to).await?;
+        relay(&running.capture, true, Some(taken), to).await?;
         let why = hidden.borrow_and_update().clone();
         if let Some(why) = why {
             write_json(to, &Tell::Item { item: json!({ "hidden": why }) }).await?;
         }
         Ok::<(), std::io::Error>(())
     };
+    // The connection is read all the time, so that an operator who leaves is noticed also while the program does not
+    // read: the CLI sends a piece only when the one before has been taken.
     let gone = async {
         loop {
             match read_frame(&mut from).await {
-                Ok(Some((FrameKind::Stdin, bytes))) if bytes.is_empty() => input = None,
                 Ok(Some((FrameKind::Stdin, bytes))) => {
-                    // A skill that does not read holds this operator up, nobody else; one that closed it loses it.
-                    if let Some(pipe) = &mut input
-                        && pipe.write_all(&bytes).await.is_err()
-                    {
-                        input = None;
+                    if pieces.try_send(bytes).is_err() {
+                        return;
                     }
                 }
                 Ok(Some(_)) => {}
@@ -356,9 +357,25 @@ async fn run(
             }
         }
     };
+    let feed = async {
+        while let Some(bytes) = waiting.recv().await {
+            // The end of input, or a program that has closed it.
+            let over = bytes.is_empty()
+                || match &mut input {
+                    Some(pipe) => pipe.write_all(&bytes).await.is_err(),
+                    None => true,
+                };
+            if over {
+                input = None;
+            }
+            let _ = took.send(()).await;
+        }
+        std::future::pending::<()>().await
+    };
     let present = tokio::select! {
         sent = output => sent.is_ok(),
         () = gone => false,
+        () = feed => false,
     };
     if !present {
         running.stop();

@@ -28,6 +28,9 @@ struct Options {
     /// In place of `state`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// In place of `state`/sealed
+    #[arg(long, value_name = "DIR")]
+    sealed: Option<PathBuf>,
     /// In place of `run`/broker.sock
     #[arg(long, value_name = "PATH")]
     operator_socket: Option<PathBuf>,
@@ -52,7 +55,7 @@ struct Options {
 }
 
 impl Options {
-    fn configuration(self) -> Result<(Config, PathBuf)> {
+    fn configuration(self) -> Result<(Config, PathBuf, PathBuf)> {
         let mut config =
             if self.no_config { Config::default() } else { Config::load(self.config.as_deref())? };
         let socket = self.operator_socket.unwrap_or_else(|| config.run.join("broker.sock"));
@@ -67,7 +70,8 @@ impl Options {
         if self.grant_requested {
             config.grants.default = GrantSet::requested().or(&config.grants.default);
         }
-        Ok((config, socket))
+        let sealed = self.sealed.unwrap_or_else(|| config.state.join("sealed"));
+        Ok((config, sealed, socket))
     }
 }
 
@@ -99,17 +103,17 @@ fn run(options: Options) -> Result<()> {
     // Nobody of the same uid may look into it (`[0.5]`).
     nix::sys::prctl::set_dumpable(false).context("cannot become non-dumpable")?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o027));
-    let (config, socket) = options.configuration()?;
+    let (config, sealed, socket) = options.configuration()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(config, socket));
+    let result = runtime.block_on(serve(config, sealed, socket));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-async fn serve(config: Config, socket: PathBuf) -> Result<()> {
+async fn serve(config: Config, sealed: PathBuf, socket: PathBuf) -> Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    let broker = Broker::open(config)?;
+    let broker = Broker::open(config, &sealed)?;
     for id in broker.audit.abort_open()? {
         tracing::warn!(invocation = %id, "it was running when the broker died: recorded as aborted");
     }

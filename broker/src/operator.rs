@@ -1,7 +1,8 @@
 //! What the CLI and the broker say to each other on the operator's socket: shapes and framing, used by both ends.
 //!
 //! A frame is a 4-byte big-endian length, one byte of kind, and that many bytes: `J` JSON, `I` standard input
-//! (empty = end), `O` and `E` the program's output. The CLI sends one [`Ask`]; the broker answers with any number of
+//! (empty = end; one piece at a time, and an empty `I` comes back when it has been taken), `O` and `E` the program's
+//! output. The CLI sends one [`Ask`]; the broker answers with any number of
 //! frames and last with a JSON [`Tell`] that says so. Both come from one build; `version` guards against a mix.
 
 use serde::{Deserialize, Serialize};

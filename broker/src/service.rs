@@ -22,6 +22,7 @@ use cyberos_proto::control::SkillState;
 use cyberos_proto::ids::{InvocationId, SkillName};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
@@ -49,7 +50,7 @@ pub struct Broker {
 
 impl Broker {
     /// Opens every part; the first that can't be opened ends the start with its name.
-    pub fn open(config: Config) -> Result<Arc<Self>> {
+    pub fn open(config: Config, sealed: &Path) -> Result<Arc<Self>> {
         let state = config.state.clone();
         let audit = Audit::open(&state.join("store"), audit_options(&config)).context("the audit ledger")?;
         if let Some(cut) = &audit.recovery().cut {
@@ -70,8 +71,7 @@ impl Broker {
             max_entries: usize::try_from(config.seal.max_entries).unwrap_or(usize::MAX),
             cache: config.seal.cache,
         };
-        let sealer =
-            Arc::new(Sealer::open(&state.join("sealed"), &config.mount, caps).context("the sealed copies")?);
+        let sealer = Arc::new(Sealer::open(sealed, &config.mount, caps).context("the sealed copies")?);
         let approvals = Approvals::new(&state);
         let logs = Logs::open(&state.join("logs")).context("the captured output")?;
         let never = Arc::new(NeverGrantable::new(&config));

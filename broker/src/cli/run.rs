@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
 
 /// Run a skill as SkillFS shows it
 #[derive(Debug, Args)]
@@ -74,6 +75,7 @@ impl Conversation {
     pub(super) async fn hold(self, socket: &Path, ask: Ask) -> Result<u8, Failure> {
         let stream = Arc::new(open(socket, ask).await?);
         let mut from = &*stream;
+        let (took, mut taken) = mpsc::channel(2);
         let feeding = self.stdin.then(|| {
             let stream = Arc::clone(&stream);
             tokio::spawn(async move {
@@ -86,6 +88,7 @@ impl Conversation {
                         // Kept open: a closed direction would look like an operator who has gone.
                         std::future::pending::<()>().await;
                     }
+                    let _ = taken.recv().await;
                 }
             })
         });
@@ -103,7 +106,7 @@ impl Conversation {
                     }
                 }
                 Some((FrameKind::Stderr, bytes)) => err.write(&mut std::io::stderr(), &bytes)?,
-                Some((FrameKind::Stdin, _)) => {}
+                Some((FrameKind::Stdin, _)) => drop(took.try_send(())),
                 Some((FrameKind::Json, bytes)) => match parse(&bytes)? {
                     Tell::Started { invocation, started: about } => {
                         self.begun(&invocation, &about);

@@ -3,9 +3,16 @@
 use crate::capture::{Capture, Stream};
 use crate::operator::{FrameKind, write_frame};
 use interprocess::local_socket::tokio::Stream as Connection;
+use tokio::sync::mpsc;
 
-/// Sends what both streams hold, and with `follow` what comes, until both have ended.
-pub(super) async fn relay(capture: &Capture, follow: bool, to: &mut &Connection) -> std::io::Result<()> {
+/// Sends what both streams hold, and with `follow` what comes, until both have ended. Says also, with an empty frame
+/// of standard input, when the program has taken what it was sent (`taken`), so that the operator sends more.
+pub(super) async fn relay(
+    capture: &Capture,
+    follow: bool,
+    mut taken: Option<mpsc::Receiver<()>>,
+    to: &mut &Connection,
+) -> std::io::Result<()> {
     let (mut out, mut err) = (
         Follower::new(&capture.stdout, FrameKind::Stdout),
         Follower::new(&capture.stderr, FrameKind::Stderr),
@@ -21,8 +28,18 @@ pub(super) async fn relay(capture: &Capture, follow: bool, to: &mut &Connection)
         tokio::select! {
             () = out.changed() => {}
             () = err.changed() => {}
+            () = next(&mut taken) => write_frame(to, FrameKind::Stdin, &[]).await?,
         }
     }
+}
+
+async fn next(taken: &mut Option<mpsc::Receiver<()>>) {
+    if let Some(receiver) = taken
+        && receiver.recv().await.is_some()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 struct Follower<'a> {

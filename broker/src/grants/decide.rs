@@ -3,7 +3,7 @@
 use super::files::{FilePathFault, FileVerdict, MAX_PATH, normal};
 use super::rules::Verdict;
 use super::trace::trace_of;
-use super::{Grants, Permit, canonical_memory, named};
+use super::{Grants, Permit, canonical_memory, named, never};
 use crate::call::{Call, Denial, DenialClass, FileTarget, Invocation, Refusal, Subject, Target, TraceId};
 use crate::skill::faults::{nearest, shortened};
 use crate::tools::Registry;
@@ -32,7 +32,9 @@ impl Grants {
     /// Judges the canonical path of what was opened for `target` (`[4.4]`): it must still be granted.
     pub fn recheck(&self, target: &FileTarget, canonical: &Path) -> Result<(), Denial> {
         let asked = target.path.to_string_lossy().into_owned();
-        self.judge_file(canonical, &asked).map_err(|denial| {
+        let of_another = never::state_of_an_up(canonical).map(FileVerdict::Never);
+        let verdict = of_another.unwrap_or_else(|| self.files.judge(canonical));
+        self.judge_verdict(verdict, canonical, &asked).map_err(|denial| {
             if canonical == target.path {
                 return denial;
             }
@@ -202,8 +204,12 @@ impl Grants {
     }
 
     fn judge_file(&self, path: &Path, asked: &str) -> Result<(), Denial> {
+        self.judge_verdict(self.files.judge(path), path, asked)
+    }
+
+    fn judge_verdict(&self, verdict: FileVerdict, path: &Path, asked: &str) -> Result<(), Denial> {
         let rules = &self.files.rules;
-        let (reason, rule, sentence) = match self.files.judge(path) {
+        let (reason, rule, sentence) = match verdict {
             FileVerdict::Granted => return Ok(()),
             FileVerdict::NotWished(None) => {
                 ("file_violation", rules.field_rule(path), rules.not_wished(path))

@@ -20,7 +20,7 @@ mod rules;
 mod trace;
 
 pub use memory::{MAX_MEMORY_PATH, MemoryPathFault, canonical_memory};
-pub use never::NeverGrantable;
+pub use never::{NeverGrantable, UP_MARK};
 pub use operator::Operator;
 pub(crate) use trace::trace_of;
 

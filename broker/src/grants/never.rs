@@ -5,6 +5,7 @@
 use crate::config::Config;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// Trees of the system.
@@ -50,6 +51,17 @@ impl NeverGrantable {
         let beginning = || BEGINNINGS.iter().map(Path::new).find(|b| begins(path, b));
         self.trees.iter().map(PathBuf::as_path).find(|tree| path.starts_with(tree)).or_else(beginning)
     }
+}
+
+/// Name of the file that marks the state directory of a `cyberos up`; it belongs to root.
+pub const UP_MARK: &str = ".cyberos-up";
+
+/// The state directory of some `up` that `path` lies in. Several of them share the broker's uid, so that the file
+/// system does not keep one's skills out of another's state.
+pub(super) fn state_of_an_up(path: &Path) -> Option<PathBuf> {
+    let marked =
+        |dir: &&Path| std::fs::symlink_metadata(dir.join(UP_MARK)).is_ok_and(|m| m.is_file() && m.uid() == 0);
+    path.ancestors().find(marked).map(Path::to_owned)
 }
 
 /// Whether a component of `path` begins as the last one of `beginning` does, and those before are equal.

@@ -41,7 +41,7 @@ impl Up {
         if !skills.is_dir() {
             bail!("--skills {}: not a directory", skills.display());
         }
-        let mut look = demoted(Some(users.skillfs), &[users.link.as_raw(), users.operators.as_raw()]);
+        let mut look = demoted(Some(users.skillfs), &[users.link.as_raw()]);
         look.extend([
             "/usr/bin/test".into(),
             "-r".into(),

@@ -11,8 +11,10 @@ mod work;
 use anyhow::{Context, Result, bail};
 use check::mount_point;
 use clap::Args;
-use nix::unistd::{Uid, chown};
-use place::{Ids, Place, Users, copy_tree, own_directory, trusted_path};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{Mode, SFlag};
+use nix::unistd::{Gid, Uid, chown, fchownat};
+use place::{Ids, Place, Users, copy_tree, read_as_invoker, trusted_path, write_for};
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -62,7 +64,7 @@ impl Up {
                 "'cyberos up' needs root, for namespaces, mounts and users of its own: run it with sudo (there is no rootless mode yet)"
             );
         }
-        nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+        nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
         let users = Users::find()?;
         // Everything that can be found out without making anything, first.
         self.check_paths(&users)?;
@@ -107,12 +109,12 @@ impl Up {
         let operator = std::env::var("SUDO_UID").ok().and_then(|v| v.parse::<u32>().ok()).map(Uid::from_raw);
         let socket = place.operator_socket();
         let giver = {
-            let socket = socket.clone();
+            let (socket, broker) = (socket.clone(), users.broker.uid);
             tokio::spawn(async move {
                 // A restarted broker makes a new socket; it goes to the invoking user again.
                 while broker_starts.recv().await.is_some() {
                     if let Some(uid) = operator {
-                        give_socket(&socket, uid).await;
+                        give_socket(&socket, broker, uid).await;
                     }
                 }
             })
@@ -199,16 +201,14 @@ impl Up {
         let mut ceiling = String::from("# written by 'cyberos up'; what the helper may do at most\n");
         writeln!(ceiling, "broker_uid {}", users.broker.uid)?;
         writeln!(ceiling, "skillfs_uid {}", users.skillfs.uid)?;
-        writeln!(ceiling, "root sealed {}", state.join("broker/sealed").display())?;
+        writeln!(ceiling, "root sealed {}", state.join("sealed").display())?;
         writeln!(ceiling, "mount 0 ro {}", mount.display())?;
         writeln!(ceiling, "bin {}", state.join("bin/sandbox").display())?;
         let path = state.join("helper/ceiling");
-        std::fs::write(&path, ceiling).with_context(|| format!("cannot write {}", path.display()))?;
-        own_directory(&state.join("broker/sealed"), users.broker, 0o700)?;
+        write_for(&path, Gid::from_raw(0), ceiling.as_bytes())?;
         if let Some(config) = &self.config {
-            trusted_path(&std::path::absolute(config)?)?;
-            let text = std::fs::read(config).with_context(|| format!("cannot read {}", config.display()))?;
-            std::fs::write(state.join("cyberos.yaml"), text)?;
+            let text = read_as_invoker(config)?;
+            write_for(&state.join("cyberos.yaml"), users.broker.gid, &text)?;
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Up {
                 format!("{} --keys {keys} --trusted {trusted} --state {kept}", bin("skill-ledger"))
             }
         };
-        let mut skillfs = demoted(Some(users.skillfs), &[users.link.as_raw(), users.operators.as_raw()]);
+        let mut skillfs = demoted(Some(users.skillfs), &[users.link.as_raw()]);
         skillfs.extend([bin("skillfs"), "mount".into(), text(skills), text(mount)]);
         skillfs.extend(["--decision-command".into(), command, "--read-only".into(), "--foreground".into()]);
         skillfs.extend(["--control".into(), text(&place.control_socket())]);
@@ -267,6 +267,7 @@ impl Up {
             broker.push("--no-config".into());
         }
         broker.extend(["--state".into(), text(&state.join("broker"))]);
+        broker.extend(["--sealed".into(), text(&state.join("sealed"))]);
         broker.extend(["--operator-socket".into(), text(&place.operator_socket())]);
         broker.extend(["--helper-socket".into(), text(&place.helper_socket())]);
         broker.extend(["--skillfs-control".into(), text(&place.control_socket())]);
@@ -322,9 +323,21 @@ fn install_binaries(to: &Path) -> Result<()> {
     Ok(())
 }
 
-async fn give_socket(socket: &Path, uid: Uid) {
+/// Gives the operator's socket to the invoking user, by descriptor: its directory belongs to the broker, which could put
+/// something else in its place.
+async fn give_socket(socket: &Path, broker: Uid, uid: Uid) {
+    let give = || -> nix::Result<bool> {
+        let fd =
+            nix::fcntl::open(socket, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+        let stat = nix::sys::stat::fstat(&fd)?;
+        let is_socket = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK;
+        if is_socket && stat.st_uid == broker.as_raw() {
+            fchownat(&fd, "", Some(uid), None, AtFlags::AT_EMPTY_PATH)?;
+        }
+        Ok(is_socket)
+    };
     for _ in 0..100 {
-        if chown(socket, Some(uid), None).is_ok() {
+        if give() == Ok(true) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

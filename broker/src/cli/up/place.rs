@@ -1,7 +1,7 @@
 //! Where an `up` lives: its directories, who owns each, and how all of it goes away again (`[7.5]`, `[0.5]`).
 //!
 //! ```text
-//! STATE/            root 0755   .lock held as long as it lives
+//! STATE/            root 0755   .cyberos-up, locked as long as it lives
 //!   bin/ skills/    root 0755   copies that the daemons' users can reach
 //!   mount/          root 0755   the view
 //!   helper/ keys/   root 0700   ceiling; signing key of the built-in provider
@@ -10,10 +10,11 @@
 //!   run/            root 0755   helper.sock; broker/ and skillfs/ 2755, group of the operators
 //! ```
 
+use crate::grants::UP_MARK;
 use anyhow::{Context, Result, bail};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::Mode;
-use nix::unistd::{Gid, Uid, chown};
+use nix::unistd::{Gid, Uid};
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ impl Place {
             Some(dir) => (take_directory(dir)?, false),
             None => (fresh_directory()?, true),
         };
-        let lock = lock(&state.join(".lock"), 0o600)?
+        let lock = lock(&state.join(UP_MARK), 0o600)?
             .with_context(|| format!("{} is in use by another 'cyberos up'", state.display()))?;
         take_off_dead_views(&state.join("mount"));
         let root = Ids { uid: Uid::from_raw(0), gid: Gid::from_raw(0) };
@@ -100,6 +101,7 @@ impl Place {
             ("trusted", root, 0o755),
             ("broker", users.broker, 0o700),
             ("skillfs", users.skillfs, 0o700),
+            ("sealed", users.broker, 0o700),
             ("run", root, 0o755),
             ("run/broker", Ids { uid: users.broker.uid, gid: users.operators }, 0o2755),
             ("run/skillfs", Ids { uid: users.skillfs.uid, gid: users.operators }, 0o2755),
@@ -159,7 +161,10 @@ impl Drop for Place {
 /// Refuses a path that someone else could replace or change: each directory on it must be root's (or the invoking
 /// user's, who gave the path), and writable by nobody else unless sticky.
 pub(super) fn trusted_path(path: &Path) -> Result<()> {
-    let invoker = std::env::var("SUDO_UID").ok().and_then(|v| v.parse::<u32>().ok());
+    trusted(path, std::env::var("SUDO_UID").ok().and_then(|v| v.parse::<u32>().ok()))
+}
+
+fn trusted(path: &Path, invoker: Option<u32>) -> Result<()> {
     for part in path.ancestors() {
         let Ok(meta) = std::fs::symlink_metadata(part) else { continue };
         let ours = meta.uid() == 0 || Some(meta.uid()) == invoker;
@@ -178,7 +183,8 @@ pub(super) fn trusted_path(path: &Path) -> Result<()> {
 
 fn take_directory(dir: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(dir)?;
-    trusted_path(&absolute)?;
+    // What root writes here nobody else may have prepared, the invoking user neither.
+    trusted(&absolute, None)?;
     if !absolute.exists() {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -187,7 +193,7 @@ fn take_directory(dir: &Path) -> Result<PathBuf> {
             .with_context(|| format!("cannot create {}", absolute.display()))?;
     }
     let real = absolute.canonicalize().with_context(|| format!("cannot open {}", absolute.display()))?;
-    trusted_path(&real)?;
+    trusted(&real, None)?;
     Ok(real)
 }
 
@@ -209,10 +215,10 @@ fn sweep_fresh() {
     for entry in entries.flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(FRESH_PREFIX)
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == 0 && m.mode() & 0o022 == 0);
-        if !ours || !entry.path().join(".lock").exists() {
+        if !ours || !entry.path().join(UP_MARK).exists() {
             continue;
         }
-        if let Ok(Some(_held)) = lock(&entry.path().join(".lock"), 0o600) {
+        if let Ok(Some(_held)) = lock(&entry.path().join(UP_MARK), 0o600) {
             take_off_dead_views(&entry.path().join("mount"));
             let _ = std::fs::remove_dir_all(entry.path());
         }
@@ -254,18 +260,55 @@ fn take_well_known(users: &Users) -> Result<Option<Flock<File>>> {
     Ok(Some(held))
 }
 
-/// Makes a directory, or takes one that is there, with exactly this owner and mode.
+/// Makes a directory, or takes one that is there, with exactly this owner and mode. By descriptor: a directory that is
+/// given away could be replaced by a link under its own name if its parent were not root's, and every parent here is.
 pub(super) fn own_directory(path: &Path, owner: Ids, mode: u32) -> Result<()> {
-    let act = || -> Result<()> {
+    let act = || -> nix::Result<()> {
         match nix::unistd::mkdir(path, Mode::S_IRWXU) {
-            Ok(()) => {}
-            Err(nix::errno::Errno::EEXIST) if std::fs::symlink_metadata(path)?.is_dir() => {}
-            Err(e) => return Err(e.into()),
+            Ok(()) | Err(nix::errno::Errno::EEXIST) => {}
+            Err(e) => return Err(e),
         }
-        chown(path, Some(owner.uid), Some(owner.gid))?;
-        Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let dir = nix::fcntl::open(path, flags, Mode::empty())?;
+        nix::unistd::fchown(&dir, Some(owner.uid), Some(owner.gid))?;
+        nix::sys::stat::fchmod(&dir, Mode::from_bits_truncate(mode))
     };
     act().with_context(|| format!("cannot prepare {}", path.display()))
+}
+
+/// Writes a file of root's that `reader` may read: a new one beside it, then renamed, so that nothing that lies there is
+/// followed or half-written.
+pub(super) fn write_for(path: &Path, reader: Gid, text: &[u8]) -> Result<()> {
+    let fresh = path.with_extension("new");
+    let act = || -> std::io::Result<()> {
+        let _ = std::fs::remove_file(&fresh);
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        std::io::Write::write_all(&mut file, text)?;
+        nix::unistd::fchown(&file, Some(Uid::from_raw(0)), Some(reader))?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o640))?;
+        std::fs::rename(&fresh, path)
+    };
+    act().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Reads a file that the operator named, with the rights of whoever called sudo: root's reach is not lent out.
+pub(super) fn read_as_invoker(path: &Path) -> Result<Vec<u8>> {
+    let told = || format!("cannot read {}", path.display());
+    let id = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u32>().ok());
+    let Some(uid) = id("SUDO_UID").filter(|uid| *uid != 0) else {
+        return std::fs::read(path).with_context(told);
+    };
+    let gid = id("SUDO_GID").unwrap_or(uid);
+    let read = std::process::Command::new("setpriv")
+        .args([format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".into()])
+        .args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--", "cat", "--"])
+        .arg(path)
+        .output()
+        .with_context(told)?;
+    if !read.status.success() {
+        bail!("{}: {}", told(), String::from_utf8_lossy(&read.stderr).trim());
+    }
+    Ok(read.stdout)
 }
 
 /// Copies a tree of regular files, directories and symlinks; everything becomes root's.
