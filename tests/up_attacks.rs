@@ -143,7 +143,10 @@ fn a_skill_of_one_instance_reads_nothing_of_anothers_state() {
     let ran = second.run("nosy", &[&paths[0], &paths[1]]);
     assert_eq!(ran.stdout.matches("[\"file_violation\"").count(), 2, "{ran}");
     let denied = second.rows("skill.tool_denied");
-    assert!(denied.iter().all(|r| r["extra"]["rule"].as_str().unwrap().contains("never grantable")), "{denied:?}");
+    assert!(
+        denied.iter().all(|r| r["extra"]["rule"].as_str().unwrap().contains("never grantable")),
+        "{denied:?}"
+    );
     assert!(!ran.stdout.contains("TENANT-A"), "{ran}");
 }
 

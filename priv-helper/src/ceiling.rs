@@ -206,7 +206,7 @@ impl Ceiling {
 
 /// Where the kernel says `fd` is. A name, not a proof.
 fn name_of(fd: BorrowedFd<'_>) -> Result<PathBuf, String> {
-    named("/proc/self/fd", readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_str())).map(PathBuf::from)
+    named("/proc/self/fd", readlink(format!("self/fd/{}", fd.as_raw_fd()).as_str())).map(PathBuf::from)
 }
 
 fn directory(path: &str) -> Result<OwnedFd, String> {

@@ -3,8 +3,8 @@
 //! step that fails ends the sandbox.
 
 use crate::hold::{Inner, Note};
-use crate::step;
 use crate::sys::{self, Sys, flag};
+use crate::{CAPABILITIES, step};
 use caps::CapSet;
 use cyberos_proto::plan::{MemoryLimit, Profile, SpawnPlan};
 use cyberos_proto::{link::Wait, message::Refusal};
@@ -22,11 +22,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::{convert::Infallible, fs};
 
-macro_rules! filter {
-    ($name:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf"))
-    };
-}
+/// What the sandbox may not do of what the helper's own filter, which it inherits, allows.
+static SKILL_FILTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/skill.bpf"));
+static BASH_FILTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bash.bpf"));
 
 /// What is shown of the system, where the host has it, as it is there: links as links, the rest read-only. `java-*` of
 /// /etc besides.
@@ -182,15 +180,10 @@ fn write_etc(uid: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn empty(set: CapSet) -> Result<(), Refusal> {
-    let left = caps::clear(None, set).and_then(|()| caps::read(None, set));
-    let empty = left.is_ok_and(|l| l.is_empty()).then_some(());
-    never_skipped("no capabilities", empty.ok_or(Errno::EPERM))
-}
-
-/// No exec from here on gains anything.
+/// No exec from here on gains anything. The helper itself keeps no other capability in its bounding set.
 pub(crate) fn give_up_privileges() -> Result<(), Refusal> {
-    empty(CapSet::Bounding)?;
+    let dropped = CAPABILITIES.iter().try_for_each(|cap| caps::drop(None, CapSet::Bounding, *cap));
+    never_skipped("no capabilities: bounding set", dropped.map_err(|_| Errno::EPERM))?;
     let set = prctl::set_no_new_privs().and_then(|()| prctl::get_no_new_privs());
     never_skipped("no_new_privs", set.and_then(|set| set.then_some(()).ok_or(Errno::EPERM)))
 }
@@ -201,9 +194,12 @@ pub(crate) fn become_uid(uid: u32) -> Result<(), Refusal> {
     never_skipped("no groups", unistd::setgroups(&[]))?;
     never_skipped("own gid", unistd::setresgid(g, g, g))?;
     never_skipped("own uid", unistd::setresuid(u, u, u))?;
-    [CapSet::Ambient, CapSet::Effective, CapSet::Permitted, CapSet::Inheritable]
-        .into_iter()
-        .try_for_each(empty)
+    let mut cleared = caps::clear(None, CapSet::Ambient).is_ok();
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        let left = caps::clear(None, set).and_then(|()| caps::read(None, set));
+        cleared &= left.is_ok_and(|left| left.is_empty());
+    }
+    never_skipped("no capabilities", if cleared { Ok(()) } else { Err(Errno::EPERM) })
 }
 
 /// Runs in the program's process. Answers only if the program could not be executed.
@@ -250,11 +246,7 @@ fn execute(boot: &Boot<'_>, go: &OwnedFd) -> Result<Infallible, Refusal> {
         MemoryLimit::Data => Resource::RLIMIT_DATA,
     };
     limit(memory, mib(l.memory_mb), mib(l.memory_mb))?;
-    let sockets: &[u8] =
-        if boot.plan.profile == Profile::Skill { filter!("sockets_skill") } else { filter!("sockets_bash") };
-    // The allow-list comes last: it does not allow filters.
-    for filter in [filter!("pretend") as &[u8], filter!("refuse"), sockets, filter!("allow")] {
-        never_skipped("seccomp", sys::load_filter(filter))?;
-    }
+    let filter = if boot.plan.profile == Profile::Skill { SKILL_FILTER } else { BASH_FILTER };
+    never_skipped("seccomp", sys::load_filter(filter))?;
     unistd::execve(&program, &args, &env).map_err(|e| Refusal::Exec { errno: e as i32 })
 }

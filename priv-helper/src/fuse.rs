@@ -57,10 +57,10 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, point: &MountPoint) -> Result<OwnedF
     step("watch the view", watch(mount))
 }
 
-/// Takes `mount` off, whatever its server does: requests in flight are aborted first. The path is a link of our own
-/// /proc to the mount's root and goes through no file system's server.
+/// Takes `mount` off, whatever its server does: requests in flight are aborted first. The path is a link to the
+/// mount's root in our own /proc, where this process is, and goes through no file system's server.
 pub(crate) fn unmount(mount: BorrowedFd<'_>) -> Sys<()> {
-    let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
+    let path = format!("self/fd/{}", mount.as_raw_fd());
     umount2(path.as_str(), MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)
 }
 
@@ -128,6 +128,6 @@ fn take_off(name: &Path) -> Sys<usize> {
 /// Whether `fd` is on a FUSE mount of ours, by mountinfo.
 fn is_ours(fd: BorrowedFd<'_>) -> Sys<bool> {
     let id = sys::identity(fd)?.0.stx_mnt_id.to_string();
-    let table = fs::read_to_string("/proc/self/mountinfo").map_err(|_| Errno::EIO)?;
+    let table = fs::read_to_string("self/mountinfo").map_err(|_| Errno::EIO)?;
     Ok(table.lines().any(|l| l.split(' ').next() == Some(&id) && l.contains(OURS)))
 }

@@ -1,7 +1,9 @@
-//! What a link process owns outside itself: sandboxes, mounts, blocks of uids with their sockets. The list is kept twice, there
-//! and through notes in the parent, so that whoever of the two is left can end all of it. It decides nothing.
+//! What a link process owns outside itself: sandboxes, mounts, blocks of uids with their sockets. The list is kept
+//! twice, there and through notes in the parent, so that whoever of the two is left can end all of it. It decides
+//! nothing.
 
-use crate::{fuse, lease, socket, step, sys};
+use crate::sys::{self, Sys};
+use crate::{fuse, lease, log, socket, step};
 use cyberos_proto::ids::{InvocationId, MountId};
 use cyberos_proto::link::{Link, LinkError, Wait};
 use cyberos_proto::message::{Exit, Message, Refusal};
@@ -64,7 +66,7 @@ impl Holdings {
     pub(crate) fn hold(&mut self, notes: &Inner, thing: Thing, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         if notes.send(&Note::Hold(thing), &borrowed, Wait::Block).is_err() {
-            end(thing, &fds);
+            let _ = end(thing, &fds);
             return step("tell the parent", Err(Errno::EPIPE));
         }
         self.things.insert(thing, fds);
@@ -83,6 +85,11 @@ impl Holdings {
         step("not held", fd.map(AsFd::as_fd).ok_or(Errno::ENOENT))
     }
 
+    /// Kills every process of a sandbox.
+    pub(crate) fn kill(&self, sandbox: Thing) -> Sys<()> {
+        self.fd(sandbox).map_or(Ok(()), |init| sys::pidfd_signal(init, SIGKILL))
+    }
+
     /// Parent: takes all notes that have come. After an error nothing more is to be taken.
     pub(crate) fn take(&mut self, notes: &Inner) -> Result<(), LinkError> {
         loop {
@@ -96,11 +103,16 @@ impl Holdings {
         }
     }
 
-    /// Ends everything. What has ended already is left alone, so both sides may do it. Sandboxes and blocks stay
-    /// listed, since a block is free only when its last process is gone.
-    pub(crate) fn end(&mut self) {
+    /// Ends everything, and tells the parent of what it need not end again. Sandboxes and blocks stay listed, since a
+    /// block is free only when its last process is gone.
+    pub(crate) fn end(&mut self, notes: Option<&Inner>) {
         for (thing, fds) in &self.things {
-            end(*thing, fds);
+            match (end(*thing, fds), thing, notes) {
+                (Err(Errno::ESRCH), ..) => {}
+                (Err(e), ..) => log(&format!("{thing:?} cannot be ended: {e}")),
+                (Ok(()), Thing::Mount(_), Some(n)) => drop(n.send(&Note::Drop(*thing), &[], Wait::Block)),
+                (Ok(()), ..) => {}
+            }
         }
         self.things.retain(|thing, _| matches!(thing, Thing::Sandbox(_) | Thing::Block(_)));
     }
@@ -113,13 +125,14 @@ impl Holdings {
     }
 }
 
-fn end(thing: Thing, fds: &[OwnedFd]) {
+fn end(thing: Thing, fds: &[OwnedFd]) -> Sys<()> {
     match (thing, fds.first()) {
-        (Thing::Sandbox(_), Some(pidfd)) => drop(sys::pidfd_signal(pidfd.as_fd(), SIGKILL)),
-        (Thing::Mount(_), Some(mount)) => drop(fuse::unmount(mount.as_fd())),
+        (Thing::Sandbox(_), Some(pidfd)) => sys::pidfd_signal(pidfd.as_fd(), SIGKILL)?,
+        (Thing::Mount(_), Some(mount)) => fuse::unmount(mount.as_fd())?,
         (Thing::Block(first), _) => socket::sweep(lease::block(first)),
         (_, None) => {}
     }
+    Ok(())
 }
 
 /// Whether `fd` is ready, or becomes so within `limit`; a pidfd is when its process has ended.

@@ -30,6 +30,8 @@ fn start(boot: &Boot<'_>) -> Result<Pid, Refusal> {
     keep.extend(boot.attach.iter().map(|a| a.tree.as_fd()));
     keep.extend(boot.stdio.iter().map(AsFd::as_fd));
     sys::close_all_but(&mut keep);
+    // Where memory runs out, the skill goes first, however the helper is protected.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "200");
     child::build_root(boot)?;
     child::give_up_privileges()?;
 

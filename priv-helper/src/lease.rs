@@ -56,11 +56,11 @@ pub(crate) fn sweep(ceiling: &Ceiling) {
     }
 }
 
-/// Kills every process with a uid in `uids`, waits for their end, removes their sockets. Whether nothing is left.
+/// Kills every process (this one is in /proc) with a uid in `uids`, waits for their end, removes their sockets. Whether nothing is left.
 fn clear(uids: &RangeInclusive<u32>) -> bool {
     let until = Instant::now() + SWEEP_LIMIT;
     loop {
-        let found = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let found = fs::read_dir(".").into_iter().flatten().flatten();
         let found = found.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let found: Vec<i32> = found.filter(|pid| runs_as(*pid, uids)).collect();
         if found.is_empty() {
@@ -85,7 +85,7 @@ fn clear(uids: &RangeInclusive<u32>) -> bool {
 
 /// Whether a process that is not a zombie has a uid in `uids`.
 fn runs_as(pid: i32, uids: &RangeInclusive<u32>) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = fs::read_to_string(format!("{pid}/status")).unwrap_or_default();
     let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).map_or("", str::trim);
     let mut found = field("Uid:").split_whitespace().filter_map(|u| u.parse::<u32>().ok());
     !field("State:").starts_with(['Z', 'X']) && found.any(|u| uids.contains(&u))

@@ -12,10 +12,7 @@ use cyberos_proto::link::{Link, LinkError, Peer, Wait};
 use cyberos_proto::message::{Event, Exit, FromHelper, Refusal, Reply, Request, Signal};
 use cyberos_proto::plan::{SandboxReport, SpawnPlan};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::{
-    errno::Errno,
-    libc::{SIGKILL, SIGTERM},
-};
+use nix::{errno::Errno, libc::SIGTERM};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{convert::Infallible, time::Duration};
@@ -55,7 +52,7 @@ impl Session<'_> {
     /// Serves until the peer or the parent goes, or does what ends a link; then ends all that was made.
     pub(crate) fn serve(mut self) -> i32 {
         let Err(why) = self.turns();
-        self.made.holdings.end();
+        self.made.holdings.end(Some(&self.notes));
         log(&format!("link of {:?}, pid {}, ended: {why}", self.role, self.peer.pid));
         0
     }
@@ -81,7 +78,7 @@ impl Session<'_> {
             }
             for (invocation, thing) in sandboxes {
                 if self.made.holdings.fd(thing).is_ok_and(now) {
-                    self.ended(invocation)?;
+                    self.ended(invocation, Duration::ZERO)?;
                 }
             }
             self.request()?;
@@ -172,10 +169,9 @@ impl Session<'_> {
     /// What has ended already needs no signal.
     fn signal(&mut self, id: InvocationId, signal: Signal) {
         let Some(Invocation { sandbox: Some(sandbox), .. }) = self.made.invocations.get(&id) else { return };
-        let init = self.made.holdings.fd(Thing::Sandbox(id));
-        let _ = match (signal, init) {
-            (Signal::Kill, Ok(init)) => sys::pidfd_signal(init, SIGKILL),
-            _ => sys::pidfd_signal(sandbox.program.as_fd(), SIGTERM),
+        let _ = match signal {
+            Signal::Term => sys::pidfd_signal(sandbox.program.as_fd(), SIGTERM),
+            Signal::Kill => self.made.holdings.kill(Thing::Sandbox(id)),
         };
     }
 
@@ -183,18 +179,15 @@ impl Session<'_> {
         let Some(held) = self.made.invocations.get_mut(&invocation) else { return Ok(()) };
         held.released = true;
         socket::remove(invocation, held.inode, held.uid);
-        if let Ok(init) = self.made.holdings.fd(Thing::Sandbox(invocation)) {
-            let _ = sys::pidfd_signal(init, SIGKILL);
-            ready(init, PollFlags::POLLIN, KILL_LIMIT);
-        }
-        self.ended(invocation)
+        let _ = self.made.holdings.kill(Thing::Sandbox(invocation));
+        self.ended(invocation, KILL_LIMIT)
     }
 
-    /// Deals with a sandbox if its last process has ended: reaps it, and tells the peer how its program ended.
-    fn ended(&mut self, invocation: InvocationId) -> Result<(), String> {
+    /// Deals with a sandbox if its last process ends in time: reaps it, and tells the peer how its program ended.
+    fn ended(&mut self, invocation: InvocationId, limit: Duration) -> Result<(), String> {
         let thing = Thing::Sandbox(invocation);
         if let Ok(init) = self.made.holdings.fd(thing) {
-            if !spawn::reap(init, Duration::ZERO) {
+            if !spawn::reap(init, limit) {
                 return Ok(());
             }
             self.made.holdings.drop(&self.notes, thing);
@@ -228,7 +221,9 @@ impl Session<'_> {
     }
 
     fn take_off(&mut self, mount: MountId) {
-        let _ = self.made.holdings.fd(Thing::Mount(mount)).map(fuse::unmount);
+        if let Ok(Err(e)) = self.made.holdings.fd(Thing::Mount(mount)).map(fuse::unmount) {
+            log(&format!("mount {} cannot be taken off: {e}", mount.get()));
+        }
         self.made.views.remove(&mount);
         self.made.holdings.drop(&self.notes, Thing::Mount(mount));
     }

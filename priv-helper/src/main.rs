@@ -59,9 +59,11 @@ fn start() -> Result<(), String> {
     named("subreaper", prctl::set_child_subreaper(true))?;
     sys::reap_children(false);
     umask(Mode::from_bits_truncate(0o077));
-    named("chdir", nix::unistd::chdir("/"))?;
     let (_, most) = named("descriptors", getrlimit(Resource::RLIMIT_NOFILE))?;
     named("descriptors", setrlimit(Resource::RLIMIT_NOFILE, most.min(8192), most))?;
+    let ceiling = named("the ceiling's path", std::path::absolute(ceiling))?;
+    // What is looked up in it is found even when something is mounted over it.
+    named("/proc", nix::unistd::chdir("/proc"))?;
     let ceiling = ceiling::Ceiling::read(&ceiling)?;
     named("capabilities", drop_capabilities())?;
     named("own filter", sys::load_filter(include_bytes!(concat!(env!("OUT_DIR"), "/helper.bpf"))))?;

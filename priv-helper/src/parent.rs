@@ -136,7 +136,7 @@ impl Served {
         if end {
             let _ = sys::pidfd_signal(self.pidfd.as_fd(), SIGKILL);
             self.ended = true;
-            self.holdings.end();
+            self.holdings.end(None);
         }
         let hung_up = |c: &Connection| ready(c.as_fd(), PollFlags::empty(), Duration::ZERO);
         if end || self.connection.as_ref().is_some_and(hung_up) {

@@ -21,21 +21,25 @@ pub(crate) fn path(invocation: InvocationId) -> PathBuf {
     Path::new("/tmp").join(format!("{PREFIX}{invocation}{SUFFIX}"))
 }
 
-/// Makes the socket and answers it with its inode. It is born with its owner and mode: bound with the file system ids
-/// of the lease under umask 0177; and nobody can connect before it listens.
+/// Makes something that is the lease's from its birth: with its file system ids, under umask 0177.
+pub(crate) fn as_lease<T>(uid: u32, make: impl FnOnce() -> T) -> T {
+    let before = umask(Mode::from_bits_truncate(0o177));
+    setfsgid(Gid::from_raw(uid));
+    setfsuid(Uid::from_raw(uid));
+    let made = make();
+    setfsuid(Uid::from_raw(0));
+    setfsgid(Gid::from_raw(0));
+    umask(before);
+    made
+}
+
+/// Makes the socket and answers it with its inode. Nobody can connect before it listens.
 pub(crate) fn create(invocation: InvocationId, uid: u32) -> Result<(OwnedFd, u64), Refusal> {
     let path = path(invocation);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = step("socket", socket(AddressFamily::Unix, SockType::Stream, flags, None))?;
     let address = step("socket address", UnixAddr::new(&path))?;
-    let before = umask(Mode::from_bits_truncate(0o177));
-    setfsgid(Gid::from_raw(uid));
-    setfsuid(Uid::from_raw(uid));
-    let bound = bind(fd.as_raw_fd(), &address);
-    setfsuid(Uid::from_raw(0));
-    setfsgid(Gid::from_raw(0));
-    umask(before);
-    match bound {
+    match as_lease(uid, || bind(fd.as_raw_fd(), &address)) {
         Err(Errno::EADDRINUSE | Errno::EEXIST) => return Err(Refusal::Exists),
         other => step("bind the socket", other)?,
     }

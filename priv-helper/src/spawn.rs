@@ -63,7 +63,8 @@ pub(crate) fn spawn(
     ceiling.allows(&plan.limits)?;
     let attach = attachments(ceiling, owner, plan, fds)?;
     let (up, down) = step("boot link", pair::<Note, Note>().map_err(|_| Errno::EMFILE))?;
-    let pipe = || step("pipe", pipe2(OFlag::O_CLOEXEC));
+    // The program's own, or it could not open its /dev/stdout.
+    let pipe = || step("pipe", socket::as_lease(owner.uid, || pipe2(OFlag::O_CLOEXEC)));
     let ((stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr)) = (pipe()?, pipe()?, pipe()?);
     let (executed, until_exec) = pipe()?;
     let (uid, init_uid, stdio) = (owner.uid, lease::init_uid(ceiling, owner.uid), [stdin, stdout, stderr]);
@@ -77,9 +78,8 @@ pub(crate) fn spawn(
     holdings.hold(notes, thing, vec![init])?;
     let result = wait_for_exec(&executed, up);
     if result.is_err() {
-        let init = holdings.fd(thing)?;
-        let _ = sys::pidfd_signal(init, libc::SIGKILL);
-        if reap(init, KILL_LIMIT) {
+        let _ = holdings.kill(thing);
+        if reap(holdings.fd(thing)?, KILL_LIMIT) {
             holdings.drop(notes, thing);
         }
     }

@@ -75,10 +75,11 @@ fn cases_076_077_shells_compilers_and_git_work() {
          printf '#include <stdio.h>\\nint main(){puts(\"compiled\");}' >a.c && cc a.c -o a && ./a; \
          git --version | cut -d' ' -f1; git init -q r && cd r && git -c user.name=x -c user.email=y commit -q \
          --allow-empty -m m && git log --oneline | wc -l; nproc >/dev/null && echo counted; ls -la / >/dev/null; \
-         awk 'BEGIN{print 6*7}'; tar cf - /etc/passwd 2>/dev/null | tar tf -; ulimit -c 0; echo $?",
+         awk 'BEGIN{print 6*7}'; tar cf - /etc/passwd 2>/dev/null | tar tf -; ulimit -c 0; echo $?; echo out >/dev/stdout; echo err >/dev/stderr; \
+         cat /proc/self/oom_score_adj; cat </dev/stdin",
     );
-    let want = "A\n/tmp\nmade\ncompiled\ngit\n1\ncounted\n42\netc/passwd\n0\n";
-    assert_eq!(out.stdout, want, "{}", out.stderr);
+    let want = "A\n/tmp\nmade\ncompiled\ngit\n1\ncounted\n42\netc/passwd\n0\nout\n200\n";
+    assert_eq!((out.stdout.as_str(), out.stderr.as_str()), (want, "err\n"));
     // The system's git: one built with another prefix reads no /etc/gitconfig.
     let repo = helper.dir.path().join("sealed/repo");
     let made = std::process::Command::new("git").args(["init", "-q"]).arg(&repo).status().unwrap();
@@ -147,8 +148,13 @@ for i in range(500):
     os._exit(0)
   os.waitpid(p,0)
 import time
+def zombies():
+  for p in os.listdir('/proc'):
+    try:
+      if p.isdigit() and open(f'/proc/{p}/stat').read().split()[2]=='Z': return True
+    except OSError: pass
 end=time.monotonic()+10
-while time.monotonic()<end and any(open(f'/proc/{p}/stat').read().split()[2]=='Z' for p in os.listdir('/proc') if p.isdigit() and os.path.exists(f'/proc/{p}/stat')): pass
+while zombies(): assert time.monotonic()<end
 print('ok')";
     let mut p = python(script);
     p.limits.processes = 32;
