@@ -23,7 +23,7 @@ fn what_was_never_certified_is_hidden() {
     let place = Place::new();
     let skill = place.make("demo");
     let answer = place.resolve("demo");
-    answer.is("none", "hidden", "").because("skill-ledger certify");
+    answer.is("none", "hidden", "").because(" certify ").because("skill-ledger");
     assert_eq!(answer.str("declaredName"), "declared");
     fs::create_dir_all(skill.join(".skill-meta/versions")).unwrap();
     fs::write(skill.join(".skill-meta/versions/notes.txt"), "").unwrap();

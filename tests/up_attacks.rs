@@ -179,3 +179,17 @@ fn input_of_any_size_reaches_a_skill_that_reads_it() {
     writer.join().unwrap();
     assert_eq!(ran.stdout.trim(), "5000001", "{ran}");
 }
+
+#[test]
+fn what_a_provider_leaves_behind_ends_with_its_run() {
+    let provider = "#!/bin/sh\n[ \"$1\" = resolve ] || exit 0\nsetsid sh -c 'echo $$ > /var/tmp/cyberos-orphan-'$PPID'; exec sleep 4321' >/dev/null 2>&1 &\nsleep 0.2\n\
+                    printf '{\"schemaVersion\":1,\"skillName\":\"%s\",\"status\":\"pass\",\"decision\":\"current\"}\\n' \"${2##*/}\"\n";
+    let options = Options { provider: Some(provider.into()), ..Options::default() };
+    let up = Up::with(options, |source| drop(Skill::default().write(source)));
+    up.shown("demo", "current");
+    let note = format!("/var/tmp/cyberos-orphan-{}", up.pids("skillfs")[0]);
+    let pid: i32 = std::fs::read_to_string(&note).unwrap().trim().parse().unwrap();
+    std::fs::remove_file(&note).unwrap();
+    let gone = eventually(Duration::from_secs(5), || !Path::new(&format!("/proc/{pid}/cmdline")).exists());
+    assert!(gone, "{pid} lives on");
+}

@@ -63,6 +63,7 @@ pub fn run(mount: &Mount) -> anyhow::Result<()> {
         );
     }
     confine_self()?;
+    crate::spawn::adopt_orphans().context("cannot adopt what providers leave behind")?;
     // Before the first thread, so that every thread has them blocked and one alone receives them.
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     signals.thread_block().context("cannot block signals")?;

@@ -9,7 +9,8 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, getpid, getppid};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -92,6 +93,7 @@ pub fn run(
         let child = command.spawn()?;
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
         running.groups.insert(group);
+        running.leaders.insert(group);
         (child, group)
     };
     let outcome = watch(group, child.stdout.take(), child.stderr.take(), deadline);
@@ -99,20 +101,73 @@ pub fn run(
     let _ = killpg(group, Signal::SIGKILL);
     let _ = child.kill();
     running().groups.remove(&group);
-    let status = child.wait()?;
+    let status = child.wait();
+    running().leaders.remove(&group);
+    end_orphans();
+    let status = status?;
     let (ended, stdout, stderr) = outcome?;
     Ok(Run { ended: ended.unwrap_or(Ended::Exited(status)), stdout, stderr })
 }
 
-/// Groups whose leader is not reaped.
 struct Running {
+    /// Groups whose leader is not reaped.
     groups: BTreeSet<Pid>,
+    /// Leaders that their own run waits for.
+    leaders: BTreeSet<Pid>,
+    /// Whether every other child of this process is an orphan that it has adopted.
+    adopts: bool,
     closed: bool,
 }
 
 fn running() -> MutexGuard<'static, Running> {
-    static RUNNING: Mutex<Running> = Mutex::new(Running { groups: BTreeSet::new(), closed: false });
+    static RUNNING: Mutex<Running> = Mutex::new(Running {
+        groups: BTreeSet::new(),
+        leaders: BTreeSet::new(),
+        adopts: false,
+        closed: false,
+    });
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes this process the parent of what its providers leave behind in sessions of their own. To be called once, before
+/// the first run.
+pub fn adopt_orphans() -> io::Result<()> {
+    prctl::set_child_subreaper(true)?;
+    running().adopts = true;
+    Ok(())
+}
+
+/// Kills the adopted: processes that left their provider's group before it ended. They come to us when it has.
+fn end_orphans() {
+    // Those that an orphan leaves behind come next; the bound is for a kernel that would go on giving.
+    for _ in 0..64 {
+        let orphans: Vec<Pid> = {
+            let running = running();
+            if !running.adopts {
+                return;
+            }
+            children().into_iter().filter(|pid| !running.leaders.contains(pid)).collect()
+        };
+        if orphans.is_empty() {
+            return;
+        }
+        for pid in orphans {
+            let _ = kill(pid, Signal::SIGKILL);
+            let _ = waitpid(pid, None);
+        }
+    }
+}
+
+/// The children of this process, whichever thread they hang on.
+fn children() -> Vec<Pid> {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+    threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|pid| pid.parse().ok().map(Pid::from_raw)).collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// Kills whatever runs, with its children, and starts nothing more: a provider does not outlive SkillFS.
