@@ -188,3 +188,31 @@ fn the_top_level_is_as_it_was_agreed() {
         [".ci", "broker", "packaging", "priv-helper", "proto", "skillfs", "tests"].map(String::from).into();
     assert_eq!(folders, agreed);
 }
+
+/// The messages of a file's errors that say what their source says too.
+fn told_twice(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for block in text.split("#[error(").skip(1) {
+        let Some((message, rest)) = block.split_once(")]\n") else { continue };
+        let variant = rest.split("\n}").next().unwrap_or(rest);
+        let first = |mark: &str| variant.contains(mark) && message.contains("{0");
+        if message.contains("{source") || first("#[from]") || first("#[source]") {
+            found.push(message.split_whitespace().collect::<Vec<_>>().join(" "));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_error_says_what_its_source_says_too() {
+    let twice = "#[error(\"a: {source}\")]\nA { source: E },\n#[error(\n  \"b: {0}\"\n)]\nB(#[from] E),\n\
+                 #[error(\"c: {0}\")]\nC(E),\n#[error(transparent)]\nD(#[from] E),\n}\n";
+    assert_eq!(told_twice(twice).len(), 2, "{:?}", told_twice(twice));
+    let mut found = Vec::new();
+    for folder in ["proto", "broker", "skillfs"] {
+        for file in files(folder, &[".rs"]) {
+            found.extend(told_twice(&read(&file)).into_iter().map(|m| format!("{}: {m}", shown(&file))));
+        }
+    }
+    assert!(found.is_empty(), "printed with its chain, each of these says its cause twice: {found:#?}");
+}

@@ -53,7 +53,7 @@ pub(crate) enum Phase {
 pub struct Totals {
     /// Calls asked for, refused ones included.
     pub calls: u64,
-    /// Of them, refused, with a `skill.tool_denied` row.
+    /// Of them, refused: each with a `skill.tool_denied` row, as long as the run's rows are within their quota.
     pub denied: u64,
 }
 
@@ -174,6 +174,10 @@ impl Dispatch {
     /// A request that went by unread: refused and recorded, like a call.
     pub(crate) async fn too_large(&self) -> Reply {
         let call = Call { number: self.next_call(""), ..Call::unread() };
+        self.serving.grants.count(Instant::now());
+        if !self.serving.audit.admits(self.id()) {
+            return self.unrecorded(&call);
+        }
         let sentence = format!("a request may have {} bytes", rpc::MAX_REQUEST);
         self.refuse(&call, self.plain_denial(DenialClass::RequestTooLarge, sentence).into()).await
     }

@@ -3,6 +3,7 @@
 //! neither who wrote the pattern nor what it is matched against. Skills, configuration and grants share it, so that a
 //! pattern means the same at load and at call.
 
+use crate::terminal::turns_direction;
 use globset::{GlobBuilder, GlobMatcher};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,8 +22,9 @@ pub enum BadPattern {
     /// More than [`MAX_PATTERN`] bytes.
     #[error("the pattern has {0} bytes; at most {MAX_PATTERN} are allowed")]
     TooLong(usize),
-    /// A control character: no file that a rule should name has one, and terminals act on them.
-    #[error("the pattern holds a control character ({0})")]
+    /// A control character or direction mark: no file that a rule should name has one, terminals act on them, and the
+    /// operator who reads the rule must see what it says.
+    #[error("the pattern holds a control character or direction mark ({0})")]
     Control(String),
     /// Non-ASCII in `[…]`: names are compared as bytes, so such a class would match single bytes of a character.
     #[error(
@@ -53,7 +55,7 @@ impl Pattern {
         if text.len() > MAX_PATTERN {
             return Err(BadPattern::TooLong(text.len()));
         }
-        if let Some(c) = text.chars().find(|c| c.is_control()) {
+        if let Some(c) = text.chars().find(|c| c.is_control() || turns_direction(*c)) {
             return Err(BadPattern::Control(c.escape_unicode().to_string()));
         }
         check_shape(text)?;

@@ -17,6 +17,8 @@ pub const MAX_REQUEST: usize = 1 << 20;
 pub const MAX_RESPONSE: usize = 16 << 20;
 /// Most requests in one batch (`[3.2]`).
 pub const MAX_BATCH: usize = 64;
+/// Longest id of a request, in bytes: it is given back, so nobody may make answers large with it.
+pub const MAX_ID: usize = 256;
 /// Deepest nesting of arrays and objects in a body. No tool needs a tenth of it.
 pub const MAX_DEPTH: usize = 64;
 
@@ -161,8 +163,11 @@ fn request(mut members: Map<String, Value>) -> Item {
     let id = match members.swap_remove("id") {
         None => None,
         Some(Value::Null) => Some(Id::Null),
-        Some(Value::Number(n)) => Some(Id::Number(n)),
-        Some(Value::String(s)) => Some(Id::Text(s)),
+        Some(Value::Number(n)) if n.as_str().len() <= MAX_ID => Some(Id::Number(n)),
+        Some(Value::String(s)) if s.len() <= MAX_ID => Some(Id::Text(s)),
+        Some(Value::Number(_) | Value::String(_)) => {
+            return invalid(&None, "an id has at most 256 bytes");
+        }
         Some(Value::Bool(_) | Value::Array(_) | Value::Object(_)) => {
             return invalid(&None, "an id is a string, a number or null");
         }
@@ -247,6 +252,19 @@ mod tests {
         for id in ["{\"a\":1}", "[1]", "true", "{\"$serde_json::private::Number\":\"1\"}"] {
             let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#);
             assert_eq!(refusal(body.as_bytes()), (INVALID_REQUEST, Id::Null), "{id}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_would_make_answers_large_is_refused_with_id_null() {
+        for (length, good) in [(MAX_ID, true), (MAX_ID + 1, false), (1_000_000, false)] {
+            for id in [format!("\"{}\"", "a".repeat(length)), "1".repeat(length)] {
+                let item = one(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#));
+                match item {
+                    Ok(request) => assert!(good && request.id.is_some()),
+                    Err(f) => assert_eq!((good, f.code, f.id), (false, INVALID_REQUEST, Id::Null)),
+                }
+            }
         }
     }
 

@@ -52,12 +52,12 @@ impl Broker {
     /// Opens every part; the first that can't be opened ends the start with its name.
     pub fn open(config: Config, sealed: &Path) -> Result<Arc<Self>> {
         let state = config.state.clone();
-        let audit = Audit::open(&state.join("store"), audit_options(&config)).context("the audit ledger")?;
+        let audit = Audit::open(&state.join("store"), audit_options(&config))?;
         if let Some(cut) = &audit.recovery().cut {
             let (segment, offset, bytes) = (cut.segment.display(), cut.offset, cut.bytes);
             tracing::warn!(%segment, offset, bytes, fault = ?cut.fault, "the ledger's torn tail, never acknowledged as durable, was cut");
         }
-        let store = Arc::new(Store::open(&state.join("tenants")).context("the memory store")?);
+        let store = Arc::new(Store::open(&state.join("tenants"))?);
         let registry = Arc::new(
             Registry::standard(Deps {
                 audit: audit.clone(),
@@ -242,5 +242,5 @@ fn audit_options(config: &Config) -> AuditOptions {
         queue: config.audit.queue_rows,
         ..LedgerOptions::default()
     };
-    AuditOptions { ledger, hash_key: None }
+    AuditOptions { ledger, hash_key: None, run_quota: config.quota.invocation_ledger_mb << 20 }
 }

@@ -34,14 +34,35 @@ pub fn escape_line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// C0 but newline and tab, DEL, C1; marks, embeddings, overrides and isolates of the reading direction.
+/// JSON text in which the same characters are written as JSON escapes: the same value, fit for a terminal.
+pub fn escape_json(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unfit) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        // All of them are in the basic plane, and outside of strings JSON has none of them.
+        if is_unfit(c) {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// C0 but newline and tab, DEL, C1; what turns the reading direction.
 fn is_unfit(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' => true,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-        _ => false,
+        c => turns_direction(c),
     }
+}
+
+/// Marks, embeddings, overrides and isolates of the reading direction: a text with one can look like another.
+pub(crate) fn turns_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -66,8 +87,12 @@ mod tests {
             let escaped = escape_for_terminal(&text);
             prop_assert!(!escaped.chars().any(is_unfit));
             prop_assert_eq!(&*escape_for_terminal(&escaped), &*escaped);
-            prop_assert_eq!(text.chars().any(is_unfit), escaped != text);
+            prop_assert_eq!(text.chars().any(is_unfit), *escaped != text);
             prop_assert!(!escape_line(&text).contains('\n'));
+            let value = serde_json::json!({ text: [1, 2.5] });
+            let json = escape_json(&format!("{value:#}")).into_owned();
+            prop_assert!(!json.chars().any(is_unfit));
+            prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
         }
     }
 }

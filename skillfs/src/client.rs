@@ -21,7 +21,14 @@ pub enum ClientError {
     NoAnswer,
     /// The output cannot be written.
     #[error("cannot print: {0}")]
-    Print(#[from] std::io::Error),
+    Print(std::io::Error),
+}
+
+// By hand: as a `source` it would be printed a second time by whoever prints the chain.
+impl From<std::io::Error> for ClientError {
+    fn from(error: std::io::Error) -> Self {
+        ClientError::Print(error)
+    }
 }
 
 impl ClientError {

@@ -36,7 +36,7 @@ pub enum CommandError {
 pub enum Failure {
     /// Could not be started.
     #[error("the provider cannot be started: {0}")]
-    Start(#[from] io::Error),
+    Start(io::Error),
     /// Another exit than 0.
     #[error("the provider's {step} ended with {how}")]
     Exit {
@@ -62,6 +62,13 @@ pub enum Failure {
     /// The output is not an answer.
     #[error(transparent)]
     Rejected(#[from] Rejected),
+}
+
+// By hand: as a `source` it would be printed a second time by whoever prints the chain.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Start(error)
+    }
 }
 
 /// A configured provider.

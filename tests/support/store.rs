@@ -2,9 +2,10 @@
 #![allow(dead_code)] // each test file uses its part
 
 use cyberos_broker::audit::canonical::canonical;
+use cyberos_broker::audit::filter::{Filter, show};
 use cyberos_broker::audit::ledger::Ledger;
 use cyberos_broker::audit::options::{Appended, Class, LedgerOptions};
-use cyberos_broker::audit::reader::{Filter, Reader, Report, show};
+use cyberos_broker::audit::reader::{Reader, Report};
 use cyberos_broker::audit::recovery::{LedgerError, Recovery};
 use cyberos_broker::audit::row::{Draft, Row};
 use serde_json::{Value, json};

@@ -1,12 +1,32 @@
 //! The reader's findings as the operator's commands show them (`[6.5]`): JSON values, and the words of the command
 //! line turned into a filter. Used by `control` and, for a store that can be read directly, by the CLI.
 
-use super::reader::{self, Filter, Reader};
+use super::accept::LOSS_ACCEPTED;
+use super::filter::{self, Filter};
+use super::reader::Reader;
 use super::replay;
 use super::row::Row;
+use super::rows::{
+    CALL_COMPLETED, CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, MEMORY_EMIT, NO_CONNECT,
+    TIMEOUT,
+};
+use cyberos_proto::ids::InvocationId;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Every kind of row that there is.
+const KINDS: [&str; 9] = [
+    INVOKED_STARTED,
+    CALL_STARTED,
+    CALL_COMPLETED,
+    DENIED,
+    MEMORY_EMIT,
+    TIMEOUT,
+    NO_CONNECT,
+    INVOKED_COMPLETED,
+    LOSS_ACCEPTED,
+];
 
 /// Walks the whole store: the report, with `ok`, `first_bad_seq` and `what` for those who ask no more.
 pub fn verify(store: &Path) -> Result<Value, String> {
@@ -28,12 +48,22 @@ pub fn filter(
     denied: bool,
 ) -> Result<Filter, String> {
     let since_ns = since.map(|text| since_ns(&text)).transpose()?;
+    if let Some(id) = &invocation
+        && let Err(e) = id.parse::<InvocationId>()
+    {
+        return Err(format!("--invocation '{id}': {e}"));
+    }
+    if let Some(kind) = &kind
+        && !KINDS.contains(&kind.as_str())
+    {
+        return Err(format!("--kind '{kind}': there is no such kind; the kinds are {}", KINDS.join(", ")));
+    }
     Ok(Filter { since_ns, skill, invocation, kind, denied })
 }
 
 fn since_ns(text: &str) -> Result<u64, String> {
     if text == "today" {
-        return Ok(reader::today_ns());
+        return Ok(filter::today_ns());
     }
     let at = match humantime::parse_duration(text) {
         Ok(back) => SystemTime::now().checked_sub(back),
@@ -51,7 +81,7 @@ fn since_ns(text: &str) -> Result<u64, String> {
 /// Gives each row that passes, as JSON with its time in words, to `each`.
 pub fn show(store: &Path, filter: &Filter, mut each: impl FnMut(Value)) -> Result<(), String> {
     let unreadable = |e: std::io::Error| format!("the ledger in {} cannot be read: {e}", store.display());
-    for row in reader::show(store, filter.clone()).map_err(unreadable)? {
+    for row in filter::show(store, filter.clone()).map_err(unreadable)? {
         each(row_json(&row.map_err(|e| e.to_string())?));
     }
     Ok(())
@@ -82,6 +112,19 @@ pub fn why(store: &Path, invocation: &str, call: Option<u64>) -> Result<Option<V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_that_can_name_no_row_are_refused_and_what_could_is_said() {
+        let of = |invocation: Option<&str>, kind: Option<&str>| {
+            filter(None, None, invocation.map(str::to_owned), kind.map(str::to_owned), false)
+        };
+        assert!(of(Some("zz"), None).unwrap_err().contains("UUID"));
+        let e = of(None, Some("bogus")).unwrap_err();
+        assert!(KINDS.iter().all(|kind| e.contains(kind)), "{e}");
+        for kind in KINDS {
+            assert!(of(Some("019e2e8f-3a2b-4b6d-9c4e-000000000001"), Some(kind)).is_ok(), "{kind}");
+        }
+    }
 
     #[test]
     fn since_takes_times_durations_and_today() {

@@ -1,6 +1,8 @@
 //! The bytes of the ledger (`[6.3]`): frames, segments, and HEAD. It knows no row: a payload is bytes here. Writer,
 //! recovery and reader stand on it.
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// Bytes before a payload: u32 length, u32 CRC-32C of the payload, u64 seq, u64 ts_ns, all big-endian.
 pub const HEADER: usize = 24;
-/// Longest payload that is believed. Ours are far shorter; another writer's need not be.
-pub const MAX_PAYLOAD: u32 = 16 << 20;
+/// Longest payload that is written or believed. Ours are far shorter; another writer's need not be, but whoever reads a
+/// stranger's ledger pays many times the length of a row of small values.
+pub const MAX_PAYLOAD: u32 = 1 << 20;
 /// The segment that is written.
 pub const CURRENT: &str = "current.binlog";
 /// Mode of every file of the store: the broker writes, its group may read (`[6.3]`, `[0.5]`).
@@ -159,18 +162,37 @@ fn is_month(name: &str) -> bool {
     })
 }
 
+/// Opens a file of a ledger for reading, be it a stranger's: nothing but a regular file, which neither a symlink nor a
+/// FIFO is, and without waiting for anybody. What is none is [`io::ErrorKind::InvalidData`].
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let what =
+        |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{} is {what}", path.display()));
+    match File::options().read(true).custom_flags(flags.bits()).open(path) {
+        Ok(file) if file.metadata()?.is_file() => Ok(file),
+        Ok(_) => Err(what("not a regular file")),
+        Err(e) if e.raw_os_error() == Some(Errno::ELOOP as i32) => {
+            Err(what("a symlink, and not a regular file"))
+        }
+        Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => Err(what("not a regular file")),
+        Err(e) => Err(e),
+    }
+}
+
 /// The last durable seq as `STATE/store/HEAD` has it; None if there is no such file.
 pub fn read_head(store: &Path) -> io::Result<Option<u64>> {
-    match fs::read(store.join("HEAD")) {
-        Ok(bytes) => match <[u8; 8]>::try_from(bytes.as_slice()) {
-            Ok(bytes) => Ok(Some(u64::from_le_bytes(bytes))),
-            Err(_) => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("HEAD has {} bytes instead of 8", bytes.len()),
-            )),
-        },
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(e),
+    let file = match open_regular(&store.join("HEAD")) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut bytes = Vec::new();
+    file.take(9).read_to_end(&mut bytes)?;
+    match <[u8; 8]>::try_from(bytes.as_slice()) {
+        Ok(bytes) => Ok(Some(u64::from_le_bytes(bytes))),
+        Err(_) => {
+            let length = if bytes.len() > 8 { "more than 8".to_owned() } else { bytes.len().to_string() };
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("HEAD has {length} bytes instead of 8")))
+        }
     }
 }
 

@@ -113,6 +113,7 @@ impl Ledger {
         let (seq, ts_ns) = (tail.seq + 1, (shared.options.clock)().max(tail.ts_ns));
         let (payload, chain) = prepared.seal(&tail.chain, ts_ns);
         let frame = frame::encode(seq, ts_ns, &payload);
+        let bytes = frame.len() as u64;
         let written = if tail.queue.is_empty() { tail.write(shared, &frame, ts_ns) } else { Ok(false) };
         let written = match (written, class) {
             (Ok(written), _) => written,
@@ -137,7 +138,11 @@ impl Ledger {
                 Err(e) => tracing::error!(seq, error = %e, "the audit ledger wrote a row that it can't read"),
             }
         }
-        Ok(if written { Appended::Written { seq, ts_ns } } else { Appended::Queued { seq, ts_ns } })
+        Ok(if written {
+            Appended::Written { seq, ts_ns, bytes }
+        } else {
+            Appended::Queued { seq, ts_ns, bytes }
+        })
     }
 
     /// Gives back `places` that a row of [`Class::Asks`] kept and nobody will use.

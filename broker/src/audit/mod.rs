@@ -8,7 +8,7 @@
 //! ledger.rs     the one writer; tail.rs: its end under the lock; sync.rs: its background half; options.rs: its words
 //! recovery.rs   what a start finds; accept.rs: the operator's way on when a start refuses
 //! frame.rs      frames, segments, HEAD
-//! reader.rs     the one reader: verify, show; replay.rs: a run told from its rows; follow.rs: rows as they come
+//! reader.rs     the one reader: verify; filter.rs: show; replay.rs: a run told from its rows; follow.rs: rows as they come
 //! runs.rs       the rows of a run's own life; tally.rs: today's numbers, open runs
 //! ```
 //!
@@ -42,6 +42,7 @@ pub mod accept;
 pub mod answer;
 pub mod canonical;
 pub(crate) mod clock;
+pub mod filter;
 mod follow;
 pub mod frame;
 pub mod ledger;
@@ -57,9 +58,10 @@ mod tail;
 mod tally;
 
 pub use canonical::HashKey;
+pub use filter::Filter;
 pub use follow::Follow;
 pub use options::{AuditUnavailable, Durability, LedgerOptions, LedgerStatus, OnFailure};
-pub use reader::{Filter, Reader};
+pub use reader::Reader;
 pub use recovery::{Cut, LedgerError, Recovery};
 pub use row::Row;
 pub use rows::{Asked, CallOutcome, Emitted, Ended, InvokedStarted, Outcome};
@@ -110,12 +112,20 @@ impl Kept {
 }
 
 /// How the audit trail is kept: the `audit:` part of the configuration.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct AuditOptions {
     /// The ledger's part.
     pub ledger: LedgerOptions,
     /// `audit.hash_key`: makes hashes of arguments and results HMACs.
     pub hash_key: Option<HashKey>,
+    /// `quota.invocation_ledger_mb`, in bytes: what the rows of one run's calls may take.
+    pub run_quota: u64,
+}
+
+impl Default for AuditOptions {
+    fn default() -> Self {
+        AuditOptions { ledger: LedgerOptions::default(), hash_key: None, run_quota: 64 << 20 }
+    }
 }
 
 /// What `status` says of the audit trail.
@@ -139,6 +149,7 @@ pub struct Audit {
 struct Inner {
     ledger: Ledger,
     hash_key: Option<HashKey>,
+    run_quota: u64,
     recovery: Recovery,
     tally: Mutex<Tally>,
     /// Runs that began under this broker and have not ended.
@@ -156,6 +167,7 @@ impl Audit {
         let inner = Inner {
             ledger,
             hash_key: options.hash_key,
+            run_quota: options.run_quota,
             recovery,
             tally: Mutex::new(tally),
             live: Mutex::default(),
@@ -211,7 +223,8 @@ impl Audit {
         let asked = Asked { call: call.number, tool: &call.tool, args_hash: &call.args_hash, trace };
         let emits = call.tool == "MemoryEmit";
         let owes = 1 + usize::from(emits);
-        let appended = self.append(&rows::call_started(invocation, &asked), Class::Asks { owes })?;
+        let appended =
+            self.append_of(invocation.id, &rows::call_started(invocation, &asked), Class::Asks { owes })?;
         self.note_call(invocation.id, call);
         let recorded = appended != Appended::Dropped;
         let row = StartedCall {
@@ -223,6 +236,7 @@ impl Audit {
         };
         let open = OpenCall {
             audit: self.clone(),
+            run: invocation.id,
             row,
             kept: Kept::new(emits && recorded),
             since: Instant::now(),
@@ -239,7 +253,8 @@ impl Audit {
         asked: &Asked<'_>,
         refusal: &Refusal,
     ) -> Result<(), AuditUnavailable> {
-        let appended = self.append(&rows::refused(invocation, asked, refusal), Class::Asks { owes: 0 })?;
+        let draft = rows::refused(invocation, asked, refusal);
+        let appended = self.append_of(invocation.id, &draft, Class::Asks { owes: 0 })?;
         self.wait(appended).await;
         Ok(())
     }
@@ -253,7 +268,8 @@ impl Audit {
     ) -> Result<u64, AuditUnavailable> {
         let (row, kept) = (&started.row, &started.kept);
         let class = if kept.take() { Class::Owed } else { Class::Asks { owes: 0 } };
-        let appended = self.append(&rows::memory_emit(row, invocation.tenant, emitted), class)?;
+        let appended =
+            self.append_of(invocation.id, &rows::memory_emit(row, invocation.tenant, emitted), class)?;
         self.wait(appended).await;
         match appended {
             Appended::Written { seq, .. } | Appended::Queued { seq, .. } => Ok(seq),
@@ -318,6 +334,7 @@ fn relock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[must_use = "a call that started must be completed"]
 pub struct OpenCall {
     audit: Audit,
+    run: InvocationId,
     row: StartedCall,
     kept: Kept,
     since: Instant,
@@ -340,7 +357,7 @@ impl OpenCall {
             return None;
         }
         let draft = rows::call_completed(&self.row, outcome, ms(self.since));
-        let appended = self.audit.append(&draft, Class::Owed);
+        let appended = self.audit.append_of(self.run, &draft, Class::Owed);
         if let Err(e) = &appended {
             tracing::error!(
                 invocation = self.row.invocation_id, call = self.row.call, ?outcome, error = %e,
@@ -361,5 +378,7 @@ fn ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod tests;

@@ -88,6 +88,8 @@ pub enum Appended {
         seq: u64,
         /// Its time.
         ts_ns: u64,
+        /// Bytes of its frame.
+        bytes: u64,
     },
     /// In the queue, with its place in the chain.
     Queued {
@@ -95,6 +97,8 @@ pub enum Appended {
         seq: u64,
         /// Its time.
         ts_ns: u64,
+        /// Bytes of its frame.
+        bytes: u64,
     },
     /// Dropped and counted ([`OnFailure::Continue`]).
     Dropped,

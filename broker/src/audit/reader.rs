@@ -5,10 +5,9 @@
 //! and it is said. Everything else that is not exactly as the format says is one, and ends the walk: behind a broken
 //! place nothing is worth more than the place.
 
-use super::clock;
 use super::frame::{self, FrameFault, FrameReader, Next};
 use super::row::{GENESIS, Row};
-use super::rows::{CALL_COMPLETED, CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED};
+use super::rows::{CALL_COMPLETED, CALL_STARTED, INVOKED_COMPLETED, INVOKED_STARTED};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -22,6 +21,8 @@ pub struct Reader {
     head: Result<u64, String>,
     /// Open files keep what they are through a rotation.
     segments: VecDeque<(PathBuf, File)>,
+    /// Where rows should be if there is no segment.
+    current: PathBuf,
 }
 
 /// Where the ledger is broken.
@@ -46,7 +47,14 @@ pub enum ReadError {
     Broken(Fault),
     /// The system refused to read.
     #[error("the audit ledger cannot be read: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+}
+
+// By hand: as a `source` it would be printed a second time by whoever prints the chain.
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        ReadError::Io(error)
+    }
 }
 
 /// Bytes above HEAD at the end that are no whole frame.
@@ -70,15 +78,20 @@ impl Reader {
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e.to_string()),
                 Err(e) => return Err(e),
             };
-            let names = frame::segments(store)?;
+            let audit = store.join("audit");
+            let list = || {
+                frame::segments(store)
+                    .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", audit.display())))
+            };
+            let names = list()?;
             let opened: io::Result<VecDeque<_>> =
-                names.iter().map(|name| Ok((name.clone(), File::open(name)?))).collect();
+                names.iter().map(|name| Ok((name.clone(), frame::open_regular(name)?))).collect();
             let segments = match opened {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened?,
             };
-            if frame::segments(store)? == names {
-                return Ok(Reader { head, segments });
+            if list()? == names {
+                return Ok(Reader { head, segments, current: audit.join(frame::CURRENT) });
             }
         }
         Err(io::Error::other(format!("the segments of {} change all the time", store.display())))
@@ -94,6 +107,7 @@ impl Reader {
         Rows {
             head: self.head,
             segments: self.segments,
+            current: self.current,
             place: None,
             from: (seq, ts_ns),
             last: Last { seq: 0, ts_ns: 0, chain: Some(GENESIS) },
@@ -241,6 +255,7 @@ struct Last {
 pub struct Rows {
     head: Result<u64, String>,
     segments: VecDeque<(PathBuf, File)>,
+    current: PathBuf,
     place: Option<Place>,
     from: (u64, u64),
     last: Last,
@@ -263,7 +278,7 @@ impl Rows {
     }
 
     fn place_of_last(&self) -> (PathBuf, u64) {
-        self.place.as_ref().map(|p| (p.segment.clone(), p.began)).unwrap_or_default()
+        self.place.as_ref().map_or_else(|| (self.current.clone(), 0), |p| (p.segment.clone(), p.began))
     }
 
     fn broken(&self, seq: u64, what: String) -> ReadError {
@@ -310,8 +325,11 @@ impl Rows {
             let Some(frame) = self.advance()? else {
                 return match &self.head {
                     Ok(head) if *head > self.last.seq => {
-                        Err(self
-                            .broken(next, format!("rows {next} to {head} are missing (HEAD says {head})")))
+                        let why = if self.place.is_some() { "" } else { "there is no such file: " };
+                        Err(self.broken(
+                            next,
+                            format!("{why}rows {next} to {head} are missing (HEAD says {head})"),
+                        ))
                     }
                     Err(fault) if self.last.seq > 0 => {
                         Err(self.broken(next, format!("{fault}, so nobody knows whether rows are missing")))
@@ -354,47 +372,4 @@ impl Iterator for Rows {
         self.done = !matches!(next, Some(Ok(_)));
         next
     }
-}
-
-/// Which rows `audit show` shows; an empty filter shows all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// From this time on, ns since 1970.
-    pub since_ns: Option<u64>,
-    /// Of this skill.
-    pub skill: Option<String>,
-    /// Of this run.
-    pub invocation: Option<String>,
-    /// Of this kind, in full (`skill.tool_denied`).
-    pub kind: Option<String>,
-    /// Refusals only.
-    pub denied: bool,
-}
-
-impl Filter {
-    /// Whether `row` passes.
-    pub fn admits(&self, row: &Row) -> bool {
-        let is = |wanted: &Option<String>, found: Option<&str>| {
-            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
-        };
-        self.since_ns.is_none_or(|since| row.ts_ns >= since)
-            && is(&self.skill, row.text("skill_id").or(Some(&row.actor)))
-            && is(&self.invocation, row.text("invocation_id"))
-            && is(&self.kind, Some(&row.op))
-            && (!self.denied || row.op == DENIED)
-    }
-}
-
-/// The rows of `store` that `filter` admits, in order.
-pub fn show(
-    store: &Path,
-    filter: Filter,
-) -> io::Result<impl Iterator<Item = Result<Row, ReadError>> + use<>> {
-    let rows = Reader::open(store)?.rows_from(1, filter.since_ns.unwrap_or(0));
-    Ok(rows.filter(move |row| row.as_ref().map_or(true, |row| filter.admits(row))))
-}
-
-/// Midnight UTC before now, for `--since today`.
-pub fn today_ns() -> u64 {
-    clock::day_begins(clock::now_ns())
 }

@@ -42,14 +42,14 @@ pub struct Cut {
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The system refused something.
-    #[error("the audit ledger cannot {doing} {}: {source}", path.display())]
+    #[error("the audit ledger cannot {doing} {}: {error}", path.display())]
     Io {
         /// What was tried, as a verb.
         doing: &'static str,
         /// On what.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        error: io::Error,
     },
     /// Another process writes it.
     #[error(
@@ -112,7 +112,7 @@ pub(super) fn io_error<'a>(
     doing: &'static str,
     path: &'a Path,
 ) -> impl FnOnce(io::Error) -> LedgerError + 'a {
-    move |source| LedgerError::Io { doing, path: path.to_owned(), source }
+    move |error| LedgerError::Io { doing, path: path.to_owned(), error }
 }
 
 /// The end of the ledger, where the writer goes on.

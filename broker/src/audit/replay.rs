@@ -1,7 +1,8 @@
 //! A run told from its rows alone (`replay`, `why`, a line of `tail`): what began, each call with what became of it, how
 //! it ended. Nothing is run again, and nothing is looked up outside the ledger.
 
-use super::reader::{Filter, ReadError, show};
+use super::filter::{Filter, show};
+use super::reader::ReadError;
 use super::row::Row;
 use super::rows::{
     CALL_COMPLETED, CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, NO_CONNECT, TIMEOUT,

@@ -2,7 +2,7 @@
 //! names of kinds and fields are written here and nowhere else.
 //!
 //! Arguments and results never get here, only their hashes (`[6.2]`). Texts that a skill chose are cut at [`MAX_TEXT`]
-//! bytes, with a note of how much is missing, so that no skill can fill the ledger faster than it can call.
+//! bytes, with a note of how much is missing, so that a call costs the ledger about the same whatever it says.
 
 use super::row::Draft;
 use crate::call::{Denial, Invocation, Refusal, TraceId};
@@ -27,7 +27,9 @@ pub const NO_CONNECT: &str = "skill.no_connect";
 pub const MEMORY_EMIT: &str = "memory.emit";
 
 /// Longest text of a skill's choosing in a row, in bytes.
-pub const MAX_TEXT: usize = 4096;
+pub const MAX_TEXT: usize = 512;
+/// The same of a sentence of ours, which names a path up to three times.
+const MAX_SENTENCE: usize = 1024;
 
 /// What `skill.invoked_started` says beside the [`Invocation`].
 #[derive(Clone, Debug)]
@@ -139,10 +141,14 @@ pub struct Emitted<'a> {
 
 /// `text`, cut at [`MAX_TEXT`] bytes.
 pub fn capped(text: &str) -> String {
-    if text.len() <= MAX_TEXT {
+    cut_at(text, MAX_TEXT)
+}
+
+fn cut_at(text: &str, most: usize) -> String {
+    if text.len() <= most {
         return text.to_owned();
     }
-    let cut = text.floor_char_boundary(MAX_TEXT);
+    let cut = text.floor_char_boundary(most);
     format!("{}… (+{} bytes)", &text[..cut], text.len() - cut)
 }
 
@@ -211,9 +217,9 @@ pub(super) fn refused(i: &Invocation, a: &Asked<'_>, refusal: &Refusal) -> Draft
             extra["rule"] = capped(rule).into();
             extra["subject"] = capped(subject).into();
             // What `cyberos why` says later must be what was said then (`[7.6]`).
-            extra["sentence"] = capped(sentence).into();
+            extra["sentence"] = cut_at(sentence, MAX_SENTENCE).into();
         }
-        Refusal::BadParams(message) => extra["sentence"] = capped(message).into(),
+        Refusal::BadParams(message) => extra["sentence"] = cut_at(message, MAX_SENTENCE).into(),
     }
     draft(&i.skill_id, DENIED, extra)
 }

@@ -2,6 +2,7 @@
 //! earlier broker left open, aborted. Called by whoever runs a skill. None of them waits for the disk but the first.
 
 use super::options::{Appended, AuditUnavailable, Class};
+use super::row::Draft;
 use super::rows::{self, Ended, InvokedStarted, Outcome};
 use super::{Audit, clock, relock};
 use crate::call::{Call, Invocation};
@@ -18,9 +19,41 @@ pub(super) struct Live {
     /// Rows that it still has places for.
     owed: usize,
     last_call: Option<(u64, String)>,
+    /// Bytes of the rows of its calls.
+    bytes: u64,
+    /// Calls that came after those had reached the quota.
+    unrecorded: u64,
 }
 
 impl Audit {
+    /// Whether another call of this run may be recorded. One that may not is counted here, must be refused, and is told
+    /// of by the run's last row.
+    pub fn admits(&self, run: InvocationId) -> bool {
+        match relock(&self.inner.live).get_mut(&run) {
+            Some(live) if live.bytes >= self.inner.run_quota => {
+                live.unrecorded += 1;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// A row of one of this run's calls, on its account.
+    pub(super) fn append_of(
+        &self,
+        run: InvocationId,
+        draft: &Draft,
+        class: Class,
+    ) -> Result<Appended, AuditUnavailable> {
+        let appended = self.append(draft, class)?;
+        if let Appended::Written { bytes, .. } | Appended::Queued { bytes, .. } = appended
+            && let Some(live) = relock(&self.inner.live).get_mut(&run)
+        {
+            live.bytes += bytes;
+        }
+        Ok(appended)
+    }
+
     /// Row `skill.invoked_started`. If it can't be taken, the run must not start.
     pub async fn invoked_started(
         &self,
@@ -31,7 +64,8 @@ impl Audit {
         let appended = self.append(&draft, Class::Asks { owes: OWED_BY_A_RUN })?;
         let recorded = appended != Appended::Dropped;
         let owed = if recorded { OWED_BY_A_RUN } else { 0 };
-        relock(&self.inner.live).insert(invocation.id, Live { recorded, owed, last_call: None });
+        let live = Live { recorded, owed, last_call: None, bytes: 0, unrecorded: 0 };
+        relock(&self.inner.live).insert(invocation.id, live);
         self.wait(appended).await;
         Ok(())
     }
@@ -50,7 +84,12 @@ impl Audit {
     /// Row `skill.invoked_completed`, the run's last.
     pub fn invoked_completed(&self, invocation: &Invocation, ended: &Ended) {
         let id = invocation.id.to_string();
-        let draft = rows::invoked_completed(&id, &invocation.skill_id, &invocation.trace.to_string(), ended);
+        let mut draft =
+            rows::invoked_completed(&id, &invocation.skill_id, &invocation.trace.to_string(), ended);
+        let unrecorded = relock(&self.inner.live).get(&invocation.id).map_or(0, |live| live.unrecorded);
+        if unrecorded > 0 {
+            draft.extra.insert("unrecorded_calls".into(), unrecorded.into());
+        }
         self.note(invocation, &draft);
         if let Some(live) = relock(&self.inner.live).remove(&invocation.id) {
             self.inner.ledger.forgo(live.owed);
@@ -81,7 +120,7 @@ impl Audit {
     }
 
     /// A row that follows a run's first one: in the ledger if that one is, so that no end lacks a beginning.
-    fn note(&self, invocation: &Invocation, draft: &super::row::Draft) {
+    fn note(&self, invocation: &Invocation, draft: &Draft) {
         let class = match relock(&self.inner.live).get_mut(&invocation.id) {
             Some(live) if !live.recorded => return,
             Some(live) if live.owed > 0 => {

@@ -43,6 +43,10 @@ fn ended(outcome: Outcome) -> Ended {
 }
 
 fn denial() -> Refusal {
+    one_denial().into()
+}
+
+fn one_denial() -> Denial {
     Denial {
         class: DenialClass::ScopeViolation,
         reason: "scope_violation",
@@ -51,7 +55,6 @@ fn denial() -> Refusal {
         rule: "allowed_memory_scopes, line 6".into(),
         sentence: "memories/people/y.md is outside; add it".into(),
     }
-    .into()
 }
 
 fn asked(number: u64, tool: &str) -> Asked<'_> {
@@ -63,7 +66,7 @@ fn open(dir: &Path) -> Audit {
 }
 
 fn rows_of(store: &Path) -> Vec<Row> {
-    reader::show(store, Filter::default()).unwrap().map(Result::unwrap).collect()
+    filter::show(store, Filter::default()).unwrap().map(Result::unwrap).collect()
 }
 
 fn verify(store: &Path) -> Report {
@@ -268,7 +271,7 @@ fn a_run_is_told_from_its_rows_alone() {
     assert_eq!(denial.sentence, "memories/people/y.md is outside; add it");
     assert_eq!(why(dir.path(), &id, Some(1)).unwrap().unwrap()[0].outcome, "success");
     assert_eq!(replay(dir.path(), "no such run").unwrap(), None);
-    let count = |filter: Filter| reader::show(dir.path(), filter).unwrap().count();
+    let count = |filter: Filter| filter::show(dir.path(), filter).unwrap().count();
     assert_eq!(count(Filter { denied: true, ..Filter::default() }), 2);
     assert_eq!(count(Filter { kind: Some(INVOKED_STARTED.into()), ..Filter::default() }), 2);
     assert_eq!(count(Filter { skill: Some("other".into()), ..Filter::default() }), 0);
@@ -282,20 +285,51 @@ fn case_163_texts_of_a_skills_choosing_are_capped_and_split_nothing() {
     let audit = open(dir.path());
     let hostile = format!("\n{{\"op\":\"completed\"}}\u{1b}[2J\u{202e}{}", "ü".repeat(500_000));
     run(audit.refused(&invocation(1), &asked(1, &hostile), &denial())).unwrap();
-    audit.close().unwrap();
     let rows = rows_of(dir.path());
     let tool = rows[0].text("tool_name").unwrap();
     assert_eq!(rows.len(), 1);
     assert!(tool.starts_with("\n{\"op\":\"completed\"}\u{1b}[2J") && tool.ends_with(" bytes)"), "{tool}");
     assert!(tool.len() < rows::MAX_TEXT + 40);
-    assert!(fs::metadata(dir.path().join("audit/current.binlog")).unwrap().len() < 6000);
+    let long = "é".repeat(2040);
+    let refusal = Denial { subject: long.clone(), rule: long.clone(), sentence: long, ..one_denial() };
+    run(audit.refused(&invocation(1), &asked(2, "Read"), &refusal.into())).unwrap();
+    audit.close().unwrap();
+    assert!(fs::metadata(dir.path().join("audit/current.binlog")).unwrap().len() < 2 * 3072);
+}
+
+#[test]
+fn the_rows_of_one_runs_calls_have_a_quota_and_its_last_row_counts_what_came_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = Audit::open(dir.path(), AuditOptions { run_quota: 4000, ..AuditOptions::default() }).unwrap();
+    let (greedy, other) = (invocation(1), invocation(2));
+    let mut recorded = 0;
+    run(async {
+        audit.invoked_started(&greedy, &started()).await.unwrap();
+        audit.invoked_started(&other, &started()).await.unwrap();
+        for number in 0..100 {
+            if audit.admits(greedy.id) {
+                recorded += 1;
+                audit.refused(&greedy, &asked(number, "Read"), &denial()).await.unwrap();
+            }
+        }
+        assert!(audit.admits(other.id), "another run has a quota of its own");
+    });
+    audit.invoked_completed(&greedy, &ended(Outcome::Success));
+    audit.invoked_completed(&other, &ended(Outcome::Success));
+    audit.close().unwrap();
+    let rows = rows_of(dir.path());
+    assert!((2..20).contains(&recorded), "{recorded}");
+    assert_eq!(rows.iter().filter(|row| row.op == DENIED).count(), recorded);
+    let ends: Vec<_> = rows.iter().filter(|row| row.op == INVOKED_COMPLETED).collect();
+    assert_eq!(ends[0].number("unrecorded_calls"), Some(100 - recorded as u64));
+    assert_eq!(ends[1].number("unrecorded_calls"), None);
 }
 
 #[test]
 fn a_call_that_could_not_be_recorded_is_handed_back_and_what_ran_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let options = LedgerOptions { queue: 4, ..LedgerOptions::default() };
-    let audit = Audit::open(dir.path(), AuditOptions { ledger: options, hash_key: None }).unwrap();
+    let audit = Audit::open(dir.path(), AuditOptions { ledger: options, ..AuditOptions::default() }).unwrap();
     let i = invocation(1);
     let file = break_disk(&audit, "/dev/full");
     let open_calls = [1, 2].map(|n| audit.begin_now(&i, &call(n, "Read")).unwrap());
@@ -317,7 +351,7 @@ fn a_call_that_could_not_be_recorded_is_handed_back_and_what_ran_is_kept() {
 fn places_kept_for_rows_that_never_come_are_given_back() {
     let dir = tempfile::tempdir().unwrap();
     let options = LedgerOptions { queue: 20, ..LedgerOptions::default() };
-    let audit = Audit::open(dir.path(), AuditOptions { ledger: options, hash_key: None }).unwrap();
+    let audit = Audit::open(dir.path(), AuditOptions { ledger: options, ..AuditOptions::default() }).unwrap();
     run(async {
         for n in 0..30 {
             let i = invocation(n);
@@ -337,7 +371,7 @@ fn places_kept_for_rows_that_never_come_are_given_back() {
 fn with_continue_nothing_is_completed_that_was_dropped_at_its_start() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = LedgerOptions { queue: 3, on_failure: OnFailure::Continue, ..LedgerOptions::default() };
-    let audit = Audit::open(dir.path(), AuditOptions { ledger, hash_key: None }).unwrap();
+    let audit = Audit::open(dir.path(), AuditOptions { ledger, ..AuditOptions::default() }).unwrap();
     let file = break_disk(&audit, "/dev/full");
     run(async {
         for n in 1..=4 {
@@ -360,7 +394,7 @@ fn with_continue_nothing_is_completed_that_was_dropped_at_its_start() {
 fn a_disk_that_does_not_sync_is_loud_and_keeps_nobody_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = LedgerOptions { durability: Durability::Fsync, ..LedgerOptions::default() };
-    let audit = Audit::open(dir.path(), AuditOptions { ledger, hash_key: None }).unwrap();
+    let audit = Audit::open(dir.path(), AuditOptions { ledger, ..AuditOptions::default() }).unwrap();
     let file = break_disk(&audit, "/dev/null");
     // Written, never synced: comes back because waiting is pointless.
     run(audit.refused(&invocation(1), &asked(1, "Read"), &denial())).unwrap();

@@ -86,10 +86,12 @@ impl Show {
             }
         };
         let Show { store, since, skill, invocation, kind, denied } = self;
+        let words = (since.clone(), skill.clone(), invocation.clone(), kind.clone());
+        // Read here in any case: what is wrong with them is said before anybody is asked.
+        let filter = crate::audit::answer::filter(words.0, words.1, words.2, words.3, denied)
+            .map_err(|e| Failure::new(2, e))?;
         match store {
             Some(store) => {
-                let filter = crate::audit::answer::filter(since, skill, invocation, kind, denied)
-                    .map_err(|e| Failure::new(2, e))?;
                 crate::audit::answer::show(&store, &filter, print).map_err(|e| Failure::new(1, e))?;
             }
             None => {
@@ -112,8 +114,23 @@ fn line(row: &Value) -> String {
     if let Some(extra) = row["extra"].as_object() {
         for (key, value) in extra {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            out.push_str(&format!("  {key}={}", crate::terminal::escape_line(&value)));
+            let escaped = crate::terminal::escape_line;
+            out.push_str(&format!("  {}={}", escaped(key), escaped(&value)));
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_row_cannot_drive_the_terminal_with_anything_in_it() {
+        let hostile = "\u{1b}[2J\u{202e}\n";
+        let row = json!({"seq": 1, "time": hostile, "op": hostile, "extra": {hostile: {hostile: [hostile]}}});
+        let shown = line(&row);
+        assert!(!shown.contains(['\u{1b}', '\u{202e}', '\n']), "{shown:?}");
+    }
 }

@@ -61,7 +61,7 @@ pub(super) async fn status(context: &Context) -> Result<u8, Failure> {
     if context.json {
         output::json(&answer);
     } else {
-        output::line!("{answer:#}");
+        output::pretty(&answer);
     }
     Ok(0)
 }

@@ -2,7 +2,7 @@
 //! skill printed reaches a terminal with its control characters alive (`[2.6]`).
 
 use super::client::Failure;
-use crate::terminal::{escape_for_terminal, escape_line};
+use crate::terminal::{escape_for_terminal, escape_json, escape_line};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -40,16 +40,25 @@ pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
         if !failure.detail.is_null() {
             answer["detail"] = failure.detail.clone();
         }
-        line!("{answer}");
+        self::json(&answer);
     } else {
         eprintln!("cyberos: {}", escape_for_terminal(&failure.message));
     }
     ExitCode::from(failure.exit)
 }
 
-/// Prints a value as one line of JSON.
+/// Prints a value as one line of JSON: as it is for a program, with JSON's own escapes on a terminal.
 pub(super) fn json(value: &Value) {
-    line!("{value}");
+    if std::io::stdout().is_terminal() {
+        line!("{}", escape_json(&value.to_string()));
+    } else {
+        line!("{value}");
+    }
+}
+
+/// Prints a value as JSON with a field a line, for a person.
+pub(super) fn pretty(value: &Value) {
+    line!("{}", escape_json(&format!("{value:#}")));
 }
 
 /// A field as text for a table or a sentence: strings bare, null as a dash.
@@ -57,7 +66,7 @@ pub(super) fn text(value: &Value, field: &str) -> String {
     match &value[field] {
         Value::Null => "-".into(),
         Value::String(s) => escape_line(s).into_owned(),
-        other => other.to_string(),
+        other => escape_line(&other.to_string()).into_owned(),
     }
 }
 

@@ -134,7 +134,8 @@ pub(super) async fn list(context: &Context) -> Result<u8, Failure> {
 
 /// The fields of an object, one a line; lists with one item a line.
 pub(super) fn print_fields(answer: &Value) {
-    for (key, value) in answer.as_object().into_iter().flatten() {
+    for (name, value) in answer.as_object().into_iter().flatten() {
+        let key = crate::terminal::escape_line(name);
         match value {
             Value::Array(items) if items.is_empty() => output::line!("{key}: -"),
             Value::Array(items) => {
@@ -147,11 +148,12 @@ pub(super) fn print_fields(answer: &Value) {
             Value::Object(inner) => {
                 output::line!("{key}:");
                 for (name, v) in inner {
+                    let name = crate::terminal::escape_line(name);
                     let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
                     output::line!("  {name}: {}", crate::terminal::escape_for_terminal(&text));
                 }
             }
-            _ => output::line!("{key}: {}", output::text(answer, key)),
+            _ => output::line!("{key}: {}", output::text(answer, name)),
         }
     }
 }
@@ -202,13 +204,28 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
 
 fn validate(context: &Context, dir: &std::path::Path) -> Result<u8, Failure> {
     let path = dir.join("SKILL.md");
+    if dir.is_file() {
+        let folder = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+        return Err(Failure::new(
+            2,
+            format!(
+                "{} is a file; give the skill's folder: cyberos skill validate {}",
+                dir.display(),
+                folder.display()
+            ),
+        ));
+    }
     let report = crate::skill::report_dir(dir, &|_| false)
         .map_err(|e| Failure::new(1, format!("cannot read {}: {e}", path.display())))?;
     if context.json {
         output::json(&report.to_json());
     } else {
-        for fault in report.errors.iter().chain(&report.warnings) {
-            output::line!("{}: {}", path.display(), crate::terminal::escape_line(&fault.to_string()));
+        let mut faults: Vec<_> = report.errors.iter().map(|fault| ("", fault)).collect();
+        faults.extend(report.warnings.iter().map(|fault| ("warning: ", fault)));
+        faults.sort_by_key(|(_, fault)| fault.line);
+        for (grade, fault) in faults {
+            let said = format!("{grade}{fault}");
+            output::line!("{}: {}", path.display(), crate::terminal::escape_line(&said));
         }
         if report.is_ok() {
             output::line!("{}: valid", path.display());

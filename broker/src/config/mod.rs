@@ -60,6 +60,8 @@ pub struct Config {
 pub struct Quota {
     /// What one invocation may write.
     pub invocation_write_mb: u64,
+    /// What the ledger rows of one invocation's calls may take.
+    pub invocation_ledger_mb: u64,
     /// What a tenant's memory may hold.
     pub tenant_store_mb: u64,
 }
@@ -130,7 +132,7 @@ impl Default for Config {
             never_grantable: Vec::new(),
             grants: GrantTable::packaged(&work),
             work,
-            quota: Quota { invocation_write_mb: 256, tenant_store_mb: 4096 },
+            quota: Quota { invocation_write_mb: 256, invocation_ledger_mb: 64, tenant_store_mb: 4096 },
             seal: Seal { max_bytes: 256 << 20, max_entries: 20_000, cache: 2 << 30 },
             audit: Audit { durability: Durability::Normal, on_failure: OnFailure::Queue, queue_rows: 10_000 },
             require: Vec::new(),

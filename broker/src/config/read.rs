@@ -159,6 +159,7 @@ fn quota(root: &Section<'_>, d: super::Quota) -> super::Quota {
     let Some(s) = root.section("quota") else { return d };
     let quota = super::Quota {
         invocation_write_mb: s.whole("invocation_write_mb", 1, 1 << 30).unwrap_or(d.invocation_write_mb),
+        invocation_ledger_mb: s.whole("invocation_ledger_mb", 1, 1 << 20).unwrap_or(d.invocation_ledger_mb),
         tenant_store_mb: s.whole("tenant_store_mb", 1, 1 << 30).unwrap_or(d.tenant_store_mb),
     };
     s.finish();

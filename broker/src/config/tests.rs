@@ -99,6 +99,7 @@ fn each_fault_is_named_with_key_and_line() {
             "did you mean \"files\"?",
         ),
         ("quota:\n  invocation_write_mb: '5'\n", 2, "quota.invocation_write_mb", "plain digits"),
+        ("quota:\n  invocation_ledger_mb: 0\n", 2, "quota.invocation_ledger_mb", "from 1 to"),
         ("seal:\n  max_byte: 5\n", 2, "seal.max_byte", "did you mean \"max_bytes\"?"),
         ("audit:\n  durability: none\n", 2, "audit.durability", "normal or fsync"),
         ("audit:\n  on_failure: drop\n", 2, "audit.on_failure", "queue or refuse or continue"),

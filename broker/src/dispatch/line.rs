@@ -17,10 +17,15 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Instant;
 use tokio::sync::watch;
 
 /// Results from this size on are hashed outside the async threads.
 const LARGE: usize = 256 * 1024;
+/// Longest name of a tool in an answer, in bytes.
+const MAX_ECHO: usize = 256;
+/// Longest message of −32602, in bytes: it names what was sent.
+const MAX_MESSAGE: usize = 512;
 
 /// Why a call was cut.
 enum Severed {
@@ -41,6 +46,9 @@ impl Dispatch {
         let (mut call, wrong) = read_call(params);
         call.args_hash = serving.audit.hash_object(&call.args);
         call.number = self.next_call(&call.tool);
+        if !serving.audit.admits(serving.invocation.id) {
+            return self.unrecorded(&call);
+        }
         if *self.phase.borrow() != Phase::Open {
             let sentence = "the deadline has passed; no call is served any more".to_owned();
             return self
@@ -48,6 +56,7 @@ impl Dispatch {
                 .await;
         }
         if let Some(why) = wrong {
+            serving.grants.count(Instant::now());
             return self.refuse(&call, Refusal::BadParams(why)).await;
         }
         let permit = match serving.grants.decide(&serving.registry, &serving.invocation, call) {
@@ -229,14 +238,24 @@ impl Dispatch {
         self.denied.fetch_add(1, Ordering::Relaxed);
         match refusal {
             Refusal::Denied(denial) => self.denied(call, &denial),
-            Refusal::BadParams(why) => Reply::Error(RpcError::new(rpc::INVALID_PARAMS, why)),
+            Refusal::BadParams(why) => {
+                Reply::Error(RpcError::new(rpc::INVALID_PARAMS, echoed(&why, MAX_MESSAGE)))
+            }
         }
+    }
+
+    /// The answer to a call that comes after the rows of its run have used up their quota: it does not run, and the
+    /// run's last row counts it.
+    pub(super) fn unrecorded(&self, call: &Call) -> Reply {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        let sentence = "the rows of its calls have used up quota.invocation_ledger_mb".to_owned();
+        self.denied(call, &self.plain_denial(DenialClass::RateLimited, sentence))
     }
 
     /// The error object of `[3.4]`.
     fn denied(&self, call: &Call, denial: &Denial) -> Reply {
         let mut data = json!({
-            "reason": denial.reason, "tool": call.tool, "skill_id": self.serving.invocation.skill_id,
+            "reason": denial.reason, "tool": echoed(&call.tool, MAX_ECHO), "skill_id": self.serving.invocation.skill_id,
         });
         if let Some(asked) = &denial.asked {
             let key = if denial.class == DenialClass::DomainViolation { "host" } else { "path" };
@@ -260,6 +279,14 @@ impl Dispatch {
             sentence,
         }
     }
+}
+
+/// What the peer sent, for an answer: cut, so that no answer is much longer than what the broker has to say.
+fn echoed(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    format!("{}…", &text[..text.floor_char_boundary(most)])
 }
 
 /// Waits until nobody is left to answer; for ever if there never was anybody.

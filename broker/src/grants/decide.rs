@@ -11,6 +11,11 @@ use std::path::Path;
 use std::time::Instant;
 
 impl Grants {
+    /// Counts a call against the rate limit, also one that gets no further than this; whether it is within.
+    pub fn count(&self, now: Instant) -> bool {
+        self.rate.as_ref().is_none_or(|rate| rate.admit(now))
+    }
+
     /// Decides one call. Order: `disallowed_tools` → `allowed_tools` and the operator's → registered → rate limit →
     /// traceparent → arguments → path rules. A refused call comes back with why.
     #[expect(
@@ -49,9 +54,11 @@ impl Grants {
         invocation: &Invocation,
         call: &mut Call,
     ) -> Result<(Target, TraceId), Refusal> {
+        // Every call counts, whatever else is wrong with it; only the reason that is given has its order.
+        let within = self.count(Instant::now());
         self.judge_tool(&call.tool)?;
         let tool = registry.get(&call.tool).ok_or_else(|| self.unknown_tool(&call.tool))?;
-        self.judge_rate(&call.tool, Instant::now())?;
+        self.judge_rate(&call.tool, within)?;
         let trace = match &call.traceparent {
             Some(value) => trace_of(value).map_err(Refusal::BadParams)?,
             None => invocation.trace,
@@ -129,9 +136,9 @@ impl Grants {
         }
     }
 
-    pub(super) fn judge_rate(&self, tool: &str, now: Instant) -> Result<(), Denial> {
+    pub(super) fn judge_rate(&self, tool: &str, within: bool) -> Result<(), Denial> {
         match &self.rate {
-            Some(rate) if !rate.admit(now) => Err(Denial {
+            Some(rate) if !within => Err(Denial {
                 class: DenialClass::RateLimited,
                 rule: "x-rate-limit-per-minute".into(),
                 sentence: format!(

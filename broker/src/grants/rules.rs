@@ -4,6 +4,7 @@
 use super::operator::Grantor;
 use crate::glob::{Pattern, escaped};
 use crate::skill::Item;
+use crate::terminal::turns_direction;
 use std::path::{Path, PathBuf};
 
 /// One list of wishes with those who can grant it.
@@ -171,8 +172,8 @@ fn proposal(path: &Path) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             c if c.is_ascii_graphic() || c == ' ' || c.is_alphanumeric() => out.push(c),
-            // Patterns hold no control characters; `?` is one byte.
-            c if c.is_control() => out.extend(std::iter::repeat_n('?', c.len_utf8())),
+            // Patterns hold no control characters and no direction marks; `?` is one byte.
+            c if c.is_control() || turns_direction(c) => out.extend(std::iter::repeat_n('?', c.len_utf8())),
             c => out.push_str(&format!("\\U{:08X}", u32::from(c))),
         }
     }

@@ -118,8 +118,8 @@ fn an_allowed_tool_that_is_not_registered_is_unknown_and_the_call_comes_back() {
 fn calls_beyond_the_rate_are_refused() {
     let grants = compiled("x-rate-limit-per-minute: 2", GrantSet::default());
     let now = std::time::Instant::now();
-    assert!(grants.judge_rate("Read", now).is_ok() && grants.judge_rate("Read", now).is_ok());
-    let denial = grants.judge_rate("Read", now).unwrap_err();
+    assert_eq!([grants.count(now), grants.count(now), grants.count(now)], [true, true, false]);
+    let denial = grants.judge_rate("Read", false).unwrap_err();
     assert_eq!((denial.class, denial.reason), (DenialClass::RateLimited, "rate_limited"));
 }
 

@@ -106,14 +106,14 @@ pub enum MemoryError {
     #[error("the file system of the memory store is nearly full: {KEPT_FREE} % of it stay free")]
     DiskFull,
     /// The system refused something.
-    #[error("the memory store cannot {doing} {path}: {source}")]
+    #[error("the memory store cannot {doing} {path}: {error}")]
     Io {
         /// What was tried, as a verb.
         doing: &'static str,
         /// On what.
         path: String,
         /// The system's answer.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -123,15 +123,15 @@ impl MemoryError {
         matches!(self, MemoryError::TenantFull { .. } | MemoryError::DiskFull)
     }
 
-    pub(super) fn io(doing: &'static str, path: &str, source: impl Into<io::Error>) -> Self {
-        let source = source.into();
-        match source.raw_os_error().map(Errno::from_raw) {
+    pub(super) fn io(doing: &'static str, path: &str, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ENOSPC | Errno::EDQUOT) => MemoryError::DiskFull,
             Some(Errno::ENOENT) => MemoryError::NotFound { path: path.to_owned() },
             Some(Errno::ELOOP | Errno::EXDEV | Errno::ENOTDIR | Errno::EISDIR | Errno::ENXIO) => {
                 MemoryError::NotAFile { path: path.to_owned() }
             }
-            _ => MemoryError::Io { doing, path: path.to_owned(), source },
+            _ => MemoryError::Io { doing, path: path.to_owned(), error },
         }
     }
 }

@@ -26,7 +26,7 @@ const MAX_WAITING: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(100);
 /// Bodies and results from this size on are worked on outside the async threads.
 const LARGE: usize = 256 * 1024;
-/// What a batch keeps free for the answers that are still to come: they repeat at most what was sent.
+/// What a batch keeps free for the errors that are still to come: each is far below 64 KiB, and they are 64 at most.
 const BATCH_RESERVE: usize = 4 << 20;
 
 /// A request being worked on.
@@ -80,11 +80,27 @@ impl Connection {
             if !self.open && self.entering.is_none() && self.works.is_empty() && !unsent {
                 return;
             }
+            let listening = self.open && self.entering.is_none();
             let idle = self.works.len() < MAX_IN_FLIGHT && self.outbox.waiting() < MAX_WAITING;
-            let reading = self.open && self.entering.is_none() && (idle || self.reader.amid());
+            if listening
+                && idle
+                && let Some(frame) = self.reader.take()
+            {
+                self.arrived(frame);
+                continue;
+            }
+            // A frame that has begun is read to its end meanwhile, but not taken.
+            let reading = listening && !self.reader.has_frame() && (idle || self.reader.amid());
             let due = self.outbox.due().filter(|_| unsent);
             tokio::select! {
-                frame = self.reader.next(&self.stream), if reading => self.arrived(frame),
+                arrived = self.reader.arrival(&self.stream), if reading => match arrived {
+                    Ok(()) => {}
+                    Err(Ended::Finished) => self.open = false,
+                    Err(Ended::Broken(why)) => {
+                        tracing::debug!(invocation = %self.dispatch.id(), why, "a connection is closed");
+                        self.lost();
+                    }
+                },
                 held = entered(&mut self.entering), if self.entering.is_some() => {
                     if let Some((body, _)) = self.entering.take() {
                         self.begin(body, held);
@@ -112,9 +128,9 @@ impl Connection {
         }
     }
 
-    fn arrived(&mut self, frame: Result<Frame, Ended>) {
+    fn arrived(&mut self, frame: Frame) {
         match frame {
-            Ok(Frame::Body(body)) => {
+            Frame::Body(body) => {
                 let weight = rpc::weight(&body);
                 match self.dispatch.rooms.requests.try_take(weight) {
                     Some(held) => self.begin(body, held),
@@ -124,18 +140,13 @@ impl Connection {
                     }
                 }
             }
-            Ok(Frame::TooLarge) => {
+            Frame::TooLarge => {
                 let dispatch = self.dispatch.clone();
                 self.works.add(Box::pin(async move {
                     let replied =
                         Replied { id: Id::Null, reply: dispatch.too_large().await, held: Held::default() };
-                    Some(single(replied, dispatch.id()))
+                    Some(settled(&dispatch, single(replied, dispatch.id())).await)
                 }));
-            }
-            Err(Ended::Finished) => self.open = false,
-            Err(Ended::Broken(why)) => {
-                tracing::debug!(invocation = %self.dispatch.id(), why, "a connection is closed");
-                self.lost();
             }
         }
     }
@@ -236,10 +247,12 @@ async fn work(dispatch: &Dispatch, body: Vec<u8>, gone: &watch::Receiver<bool>) 
         Body::One(item) => {
             let replied = dispatch.answer(item, gone).await?;
             let invocation = dispatch.id();
-            if replied.held.bytes() < LARGE {
-                return Some(single(replied, invocation));
-            }
-            return tokio::task::spawn_blocking(move || single(replied, invocation)).await.ok();
+            let made = if replied.held.bytes() < LARGE {
+                single(replied, invocation)
+            } else {
+                tokio::task::spawn_blocking(move || single(replied, invocation)).await.ok()?
+            };
+            return Some(settled(dispatch, made).await);
         }
         Body::Batch(items) => items,
     };
@@ -257,21 +270,23 @@ async fn work(dispatch: &Dispatch, body: Vec<u8>, gone: &watch::Receiver<bool>) 
         return None;
     }
     frame.push(b']');
-    Some(finished(frame, held))
+    Some(settled(dispatch, (frame, held)).await)
 }
 
-fn single(replied: Replied, invocation: InvocationId) -> Answer {
+/// A response, and the room that was taken for it before its length was known.
+fn single(replied: Replied, invocation: InvocationId) -> (Vec<u8>, Held) {
     let Replied { id, reply, held } = replied;
     let mut frame = vec![0; HEADER];
     note(rpc::encode(&mut frame, &id, reply, MAX_RESPONSE), invocation);
-    finished(frame, held)
+    (frame, held)
 }
 
-/// Writes the header, and gives back the room that the answer turned out not to need.
-fn finished(mut frame: Vec<u8>, mut held: Held) -> Answer {
+/// Writes the header, and takes or keeps just the room that the answer needs: none goes out that no room counts.
+async fn settled(dispatch: &Dispatch, (mut frame, held): (Vec<u8>, Held)) -> Answer {
     let length = u32::try_from(frame.len() - HEADER).unwrap_or(u32::MAX);
     frame[..HEADER].copy_from_slice(&length.to_be_bytes());
-    held.shrink(frame.len());
+    frame.shrink_to_fit();
+    let held = dispatch.rooms.settle(held, frame.len()).await;
     Answer { frame, _held: held }
 }
 

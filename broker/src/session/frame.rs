@@ -38,9 +38,12 @@ pub(super) enum Ended {
     Broken(&'static str),
 }
 
-/// Takes frames off a stream. Every method can be dropped half-way without losing a byte.
+/// Takes frames off a stream, one at a time: behind a whole one that nobody has taken nothing more is read. Every method
+/// can be dropped half-way without losing a byte.
 pub(super) struct Reader {
     inbox: Vec<u8>,
+    /// The frame that is there.
+    whole: Option<Frame>,
     /// Bytes of an oversized body that are still to go by.
     skip: usize,
     begun: Option<Instant>,
@@ -48,19 +51,29 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new() -> Self {
-        Reader { inbox: Vec::new(), skip: 0, begun: None }
+        Reader { inbox: Vec::new(), whole: None, skip: 0, begun: None }
     }
 
-    /// Whether part of a frame is here.
+    /// Whether a frame has begun that is not whole: its 30 s run, so it has to be read on.
     pub(super) fn amid(&self) -> bool {
-        self.skip > 0 || !self.inbox.is_empty()
+        self.whole.is_none() && self.begun.is_some()
     }
 
-    /// The next frame, waiting for it.
-    pub(super) async fn next(&mut self, stream: &UnixStream) -> Result<Frame, Ended> {
+    /// Whether a whole frame is here.
+    pub(super) fn has_frame(&self) -> bool {
+        self.whole.is_some()
+    }
+
+    /// The frame that [`Reader::arrival`] has waited for.
+    pub(super) fn take(&mut self) -> Option<Frame> {
+        self.whole.take()
+    }
+
+    /// Waits until a whole frame is here.
+    pub(super) async fn arrival(&mut self, stream: &UnixStream) -> Result<(), Ended> {
         loop {
-            if let Some(frame) = self.take()? {
-                return Ok(frame);
+            if self.gather()? {
+                return Ok(());
             }
             let ready = match self.begun {
                 None => stream.readable().await,
@@ -84,7 +97,7 @@ impl Reader {
         let got = stream.try_read(&mut self.inbox[had..]);
         self.inbox.truncate(had + *got.as_ref().unwrap_or(&0));
         match got {
-            Ok(0) if self.amid() => Err(Ended::Broken("closed inside a frame")),
+            Ok(0) if self.skip > 0 || !self.inbox.is_empty() => Err(Ended::Broken("closed inside a frame")),
             Ok(0) => Err(Ended::Finished),
             Ok(_) => Ok(()),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
@@ -92,14 +105,19 @@ impl Reader {
         }
     }
 
-    fn take(&mut self) -> Result<Option<Frame>, Ended> {
+    /// Makes a frame of what is here; whether there is one.
+    fn gather(&mut self) -> Result<bool, Ended> {
+        if self.whole.is_some() {
+            return Ok(true);
+        }
         if self.skip > 0 {
             let by = self.skip.min(self.inbox.len());
             self.inbox.drain(..by);
             self.skip -= by;
             if self.skip == 0 {
                 self.begun = None;
-                return Ok(Some(Frame::TooLarge));
+                self.whole = Some(Frame::TooLarge);
+                return Ok(true);
             }
         } else if let Some((header, rest)) = self.inbox.split_first_chunk::<HEADER>() {
             let length = usize::try_from(u32::from_be_bytes(*header)).unwrap_or(usize::MAX);
@@ -110,20 +128,21 @@ impl Reader {
                 self.skip = length;
                 self.inbox.drain(..HEADER);
                 self.begun.get_or_insert_with(Instant::now);
-                return self.take();
+                return self.gather();
             }
             if rest.len() >= length {
                 let body = rest[..length].to_vec();
                 self.inbox.drain(..HEADER + length);
                 self.inbox.shrink_to(2 * CHUNK);
                 self.begun = None;
-                return Ok(Some(Frame::Body(body)));
+                self.whole = Some(Frame::Body(body));
+                return Ok(true);
             }
         }
-        if self.amid() {
+        if self.skip > 0 || !self.inbox.is_empty() {
             self.begun.get_or_insert_with(Instant::now);
         }
-        Ok(None)
+        Ok(false)
     }
 }
 
@@ -237,9 +256,9 @@ mod tests {
             reader.inbox.extend_from_slice(&rest[..n]);
             rest = &rest[n..];
             loop {
-                match reader.take() {
-                    Ok(Some(frame)) => out.push(frame),
-                    Ok(None) => break,
+                match reader.gather() {
+                    Ok(true) => out.extend(reader.take()),
+                    Ok(false) => break,
                     Err(ended) => return (out, Some(ended), reader),
                 }
             }
@@ -258,7 +277,7 @@ mod tests {
             let bytes: Vec<u8> = bodies.iter().flat_map(|b| framed(b)).collect();
             let (got, ended, reader) = frames(&bytes, &pieces);
             prop_assert_eq!(got, bodies.into_iter().map(Frame::Body).collect::<Vec<_>>());
-            prop_assert!(ended.is_none() && !reader.amid() && reader.begun.is_none());
+            prop_assert!(ended.is_none() && !reader.amid() && !reader.has_frame());
         }
     }
 
@@ -272,6 +291,19 @@ mod tests {
         assert!(reader.inbox.capacity() <= 4 * CHUNK, "{}", reader.inbox.capacity());
         let (got, ..) = frames(&framed(&vec![b'x'; MAX_REQUEST]), &[50_000]);
         assert!(matches!(&got[..], [Frame::Body(b)] if b.len() == MAX_REQUEST));
+    }
+
+    #[test]
+    fn behind_a_frame_that_nobody_has_taken_no_other_is_looked_at() {
+        let mut reader = Reader::new();
+        reader.inbox = [framed(b"one"), framed(b"two"), vec![0, 0]].concat();
+        assert!(reader.gather().unwrap() && reader.gather().unwrap());
+        assert!(!reader.amid(), "what follows has not begun before it is looked at");
+        assert_eq!(reader.take(), Some(Frame::Body(b"one".to_vec())));
+        assert!(!reader.has_frame() && !reader.amid());
+        assert!(reader.gather().unwrap());
+        assert_eq!(reader.take(), Some(Frame::Body(b"two".to_vec())));
+        assert!(!reader.gather().unwrap() && reader.amid());
     }
 
     #[test]

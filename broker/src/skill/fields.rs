@@ -3,6 +3,7 @@
 use super::faults::{Code, Fault, REQUIRED, Report, nearest, shortened};
 use super::yaml::{Entry, Kind, Node};
 use super::{Extensions, Skill, SyncClass, TenantScope};
+use crate::terminal::turns_direction;
 use cyberos_proto::ids::MAX_SKILL_NAME_LEN;
 use semver::Version;
 
@@ -103,6 +104,7 @@ pub(super) fn read(
     report.id.clone_from(&id);
     report.version = version.as_ref().map(Version::to_string);
     report.errors.sort_by_key(|f| f.line);
+    report.warnings.sort_by_key(|f| f.line);
     let skill = match (id, version, description, report.errors.is_empty()) {
         (Some(id), Some(version), Some(description), true) => Some(Skill {
             id,
@@ -290,7 +292,7 @@ impl<'a> Reader<'a> {
                 format!("has {} characters; at most 200 are allowed", text.chars().count())
             }
             Kind::Text(text) => match control_character(text) {
-                Some(c) => format!("holds a control character ({})", c.escape_unicode()),
+                Some(c) => format!("holds a control character or direction mark ({})", c.escape_unicode()),
                 None => return Some(text.clone()),
             },
             _ => format!("must be text, not {}; put it in quotes", entry.value.describe()),
@@ -362,7 +364,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Newline and tab may stand in text; others act on terminals.
+/// Newline and tab may stand in text; others act on terminals, or make a text look like another.
 pub(super) fn control_character(text: &str) -> Option<char> {
-    text.chars().find(|&c| c.is_control() && c != '\n' && c != '\t')
+    text.chars().find(|&c| c.is_control() && c != '\n' && c != '\t' || turns_direction(c))
 }

@@ -127,7 +127,7 @@ impl<'a> Reader<'a> {
             let message = if tag.value.chars().count() > 30 {
                 format!("{:?} has more than 30 characters", shortened(tag.value))
             } else if let Some(c) = control_character(tag.value) {
-                format!("a tag holds a control character ({})", c.escape_unicode())
+                format!("a tag holds a control character or direction mark ({})", c.escape_unicode())
             } else {
                 continue;
             };

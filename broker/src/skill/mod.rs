@@ -24,7 +24,7 @@ pub use split::{MAX_FILE, MAX_FRONTMATTER};
 use crate::glob::Pattern;
 use serde_json::Value;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// The tools that come with the system (`[1.5]`).
@@ -188,12 +188,49 @@ pub fn report(bytes: &[u8], expected_id: Option<&str>, known: &dyn Fn(&str) -> b
     examine(bytes, expected_id, known).1
 }
 
-/// [`report`] of `dir/SKILL.md`, with the directory's name as the expected id. An error means that there is no such
-/// file, or that it cannot be read. A pipe or a device in its place is an error too; it is not waited for.
+/// [`report`] of `dir/SKILL.md`, with the directory's name as the expected id, and warnings of what keeps it from
+/// running here: tools that this build does not have, an entry point that is none. An error means that there is no
+/// such file, or that it cannot be read. A pipe or a device in its place is an error too; it is not waited for.
 pub fn report_dir(dir: &Path, known: &dyn Fn(&str) -> bool) -> io::Result<Report> {
     let bytes = read(&dir.join("SKILL.md"))?;
     let name = dir.canonicalize()?.file_name().map(|n| n.to_string_lossy().into_owned());
-    Ok(report(&bytes, name.as_deref(), known))
+    let (skill, mut report) = examine(&bytes, name.as_deref(), known);
+    if let Some(skill) = skill {
+        report.warnings.extend(absent_tools(&skill));
+        report.warnings.extend(no_entry_point(dir, &skill, &bytes));
+        report.warnings.sort_by_key(|f| f.line);
+    }
+    Ok(report)
+}
+
+fn absent_tools(skill: &Skill) -> impl Iterator<Item = Fault> {
+    let absent = skill.allowed_tools.iter().filter(|t| {
+        NATIVE_TOOLS.contains(&t.value.as_str()) && !crate::tools::HERE.contains(&t.value.as_str())
+    });
+    absent.map(|tool| Fault {
+        field: "allowed_tools".into(),
+        code: Code::UnknownTool,
+        message: format!("{} is valid, but this version does not have it: its calls are refused", tool.value),
+        line: tool.line,
+    })
+}
+
+fn no_entry_point(dir: &Path, skill: &Skill, text: &[u8]) -> Option<Fault> {
+    let path = &skill.extensions.entrypoint;
+    let message = match std::fs::metadata(dir.join(path)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            format!("the folder has no {path}: there is nothing to run (x-entrypoint, default main)")
+        }
+        Err(e) => format!("{path} cannot be looked at: {e}"),
+        Ok(meta) if !meta.is_file() => format!("{path} is not a regular file, so it cannot be run"),
+        Ok(meta) if meta.permissions().mode() & 0o111 == 0 => {
+            format!("{path} is not executable: chmod +x it")
+        }
+        Ok(_) => return None,
+    };
+    let at = text.split(|b| *b == b'\n').position(|line| line.starts_with(b"x-entrypoint:"));
+    let line = at.and_then(|at| u32::try_from(at + 1).ok()).unwrap_or(1);
+    Some(Fault { field: "x-entrypoint".into(), code: Code::InvalidField, message, line })
 }
 
 /// At most one byte more than the cap: enough for [`parse`] to refuse it.

@@ -10,11 +10,12 @@ use serde_json::{Map, Value};
 
 /// SemVer's own expression for a version.
 const SEMVER: &str = r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$";
-/// Text with something to see in it; of the control characters, newline and tab alone.
-const VISIBLE: &str = r"^[^\u0000-\u0008\u000b-\u001f\u007f-\u009f]*[^\u0000-\u001f\u007f-\u009f\s][^\u0000-\u0008\u000b-\u001f\u007f-\u009f]*$";
-const NO_CONTROL: &str = r"^[^\u0000-\u0008\u000b-\u001f\u007f-\u009f]*$";
-const PATTERN: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
-const ABSOLUTE: &str = r"^/[^\u0000-\u001f\u007f-\u009f]*$";
+/// Text with something to see in it; of the control characters, newline and tab alone, and no direction marks.
+const VISIBLE: &str = r"^[^\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]*[^\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\s][^\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]*$";
+const NO_CONTROL: &str =
+    r"^[^\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]*$";
+const PATTERN: &str = r"^[^\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+$";
+const ABSOLUTE: &str = r"^/[^\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]*$";
 /// Components that are not empty, `.` or `..`, divided by `/`.
 const INSIDE: &str = r"^([^./\u0000-\u001f\u007f-\u009f]|\.[^./\u0000-\u001f\u007f-\u009f]|\.\.[^/\u0000-\u001f\u007f-\u009f])[^/\u0000-\u001f\u007f-\u009f]*(/([^./\u0000-\u001f\u007f-\u009f]|\.[^./\u0000-\u001f\u007f-\u009f]|\.\.[^/\u0000-\u001f\u007f-\u009f])[^/\u0000-\u001f\u007f-\u009f]*)*$";
 

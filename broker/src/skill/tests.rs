@@ -251,6 +251,52 @@ fn a_directory_is_reported_under_its_name_and_a_pipe_is_not_waited_for() {
     assert_eq!(report_dir(&moved, &no_mcp).unwrap().errors[0].code, Code::InvalidId);
 }
 
+#[test]
+fn what_keeps_a_valid_skill_from_running_here_is_warned_of_by_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let skill = dir.path().join("demo");
+    std::fs::create_dir(&skill).unwrap();
+    let text = "---\nid: demo\nversion: 1.0.0\nx-entrypoint: bin/run\ndescription: d\nallowed_memory_scopes: []\n\
+                allowed_tools:\n  - Read\n  - HttpPost\nx-allowed-domain: []\n---\n";
+    std::fs::write(skill.join("SKILL.md"), text).unwrap();
+    let warned = || {
+        let report = report_dir(&skill, &no_mcp).unwrap();
+        assert!(report.is_ok(), "{:?}", report.errors);
+        report.warnings.into_iter().map(|f| (f.line, f.message)).collect::<Vec<_>>()
+    };
+    let found = warned();
+    assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [4, 9, 10], "{found:?}");
+    assert!(found[0].1.contains("no bin/run") && found[1].1.contains("HttpPost"), "{found:?}");
+    std::fs::create_dir_all(skill.join("bin/run")).unwrap();
+    assert!(warned()[0].1.contains("not a regular file"));
+    std::fs::remove_dir(skill.join("bin/run")).unwrap();
+    std::fs::write(skill.join("bin/run"), "#!/bin/sh\n").unwrap();
+    assert!(warned()[0].1.contains("chmod +x"));
+    std::fs::set_permissions(skill.join("bin/run"), PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!(warned().len(), 2);
+}
+
+#[test]
+fn a_text_that_turns_the_reading_direction_is_refused_where_an_operator_reads_it() {
+    for (line, field) in [
+        ("description: \"safe\u{202e}live\"", "description"),
+        ("tags: [\"a\u{2066}b\"]", "tags"),
+        ("allowed_memory_scopes: [\"memories/\u{200f}**\"]", "allowed_memory_scopes"),
+        ("x-allowed-files: [\"/srv/\u{61c}/**\"]", "x-allowed-files"),
+    ] {
+        let key = line.split(':').next().unwrap();
+        let kept: Vec<&str> =
+            "id: demo\nversion: 1.0.0\ndescription: d\nallowed_memory_scopes: []\nallowed_tools: []"
+                .lines()
+                .filter(|l| !l.starts_with(key))
+                .collect();
+        let text = format!("---\n{}\n{line}\n---\n", kept.join("\n"));
+        let faults = parse(text.as_bytes(), None, &no_mcp).unwrap_err();
+        assert_eq!((faults.len(), faults[0].field.as_str()), (1, field), "{faults:?}");
+        assert!(faults[0].message.contains("direction mark"), "{faults:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn parsing_never_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

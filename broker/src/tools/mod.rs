@@ -35,6 +35,9 @@ pub const NATIVE: [&str; 11] = [
     "Write",
 ];
 
+/// Those of them that this build has: what [`Registry::standard`] holds.
+pub const HERE: [&str; 3] = ["MemoryEmit", "MemoryRead", "Read"];
+
 /// What a tool answers, or why it failed (−32000).
 pub type ToolResult = Result<Map<String, Value>, ToolError>;
 

@@ -1,7 +1,7 @@
 //! How calls end that do not simply end: deadline, end of the run, a peer that leaves, a tool that panics (`[2.4]`,
 //! `[6.4]`).
 
-use crate::support::{Client, Line, Options, call};
+use crate::support::{Client, Line, Options, call, frame};
 use cyberos_broker::audit::{Row, Started};
 use cyberos_broker::call::{Call, Invocation, Subject};
 use cyberos_broker::tools::{Context, Tool, ToolResult};
@@ -272,4 +272,23 @@ async fn the_first_connection_is_told_and_no_earlier() {
     let mut client = line.client().await;
     client.status().await;
     first.await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_sixty_requests_sent_ahead_eight_are_begun_and_the_rest_wait_for_an_end() {
+    let odds = Odds::new();
+    let mut ahead = odds.line.client().await;
+    let sixty: Vec<u8> = (0..60).flat_map(|id| frame(call(id, "Bash", json!({"how": "wait"})))).collect();
+    ahead.send_raw(&sixty).await;
+    odds.began.acquire_many(8).await.unwrap().forget();
+    // Each of these is answered after a turn in which the others could have begun.
+    let mut other = odds.line.client().await;
+    for _ in 0..50 {
+        assert_eq!(other.status().await["calls"], 8);
+    }
+    odds.release.add_permits(60);
+    for _ in 0..60 {
+        assert_eq!(ahead.recv().await.unwrap()["result"]["done"], true);
+    }
+    assert_eq!(completed(&odds.line.settled().await).len(), 60);
 }

@@ -1,6 +1,7 @@
 //! What a peer may do to a connection, and what it may not (`[3.1]`–`[3.3]`).
 
 use crate::support::{Client, Line, Options, call, frame, within};
+use cyberos_broker::audit::{AuditOptions, InvokedStarted};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -179,7 +180,7 @@ async fn more_answers_than_memory_are_all_delivered_once_somebody_reads() {
     let frontmatter =
         "allowed_tools: [Read]\nallowed_memory_scopes: []\nx-allowed-files: [\"$DIR/work/**\"]".to_owned();
     let line = Line::new(Options { frontmatter, ..Options::default() });
-    // 16 connections × 8 answers × 512 KiB = 64 MiB, of which 24 may wait.
+    // 16 connections × 8 answers × 512 KiB = 64 MiB, of which 20 may wait.
     std::fs::write(line.work("big"), "x".repeat(512 << 10)).unwrap();
     let path = line.work("big");
     let mut clients = Vec::new();
@@ -316,4 +317,41 @@ async fn batches_are_answered_together_and_notifications_not_at_all() {
     let mixed = client.ask(r#"[1,{"jsonrpc":"2.0","id":7,"method":"nope"}]"#).await;
     assert_eq!(mixed[0]["error"]["code"], -32600);
     assert_eq!(mixed[1]["error"]["code"], -32601);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_calls_count_against_the_rate_and_stop_filling_the_ledger() {
+    let frontmatter =
+        "allowed_tools: [Read]\nallowed_memory_scopes: []\nx-rate-limit-per-minute: 4".to_owned();
+    let audit = AuditOptions { run_quota: 16 << 10, ..AuditOptions::default() };
+    let line = Line::new(Options { frontmatter, audit, ..Options::default() });
+    let facts = InvokedStarted {
+        caller: "0",
+        uid: 1,
+        args_hash: "",
+        verdict: "current",
+        epoch: "",
+        content_digest: "",
+        sandbox: Value::Null,
+    };
+    line.audit.invoked_started(&line.invocation, &facts).await.unwrap();
+    let mut client = line.client().await;
+    // Each of these is refused for another reason, and counts.
+    assert_eq!(client.call("Bash", json!({})).await["error"]["data"]["reason"], "tool_not_in_allowed_tools");
+    assert_eq!(client.call("Read", json!({})).await["error"]["code"], -32602);
+    assert_eq!(client.ask(call(1, "Read", json!(7))).await["error"]["code"], -32602);
+    assert_eq!(client.call("Read", json!({"path": "/x"})).await["error"]["data"]["reason"], "file_violation");
+    assert_eq!(client.call("Read", json!({"path": "/x"})).await["error"]["data"]["reason"], "rate_limited");
+    assert_eq!(client.call("Bash", json!({})).await["error"]["data"]["reason"], "tool_not_in_allowed_tools");
+    let path = format!("/{}", "é".repeat(2040));
+    let mut last = Value::Null;
+    for _ in 0..200 {
+        last = client.call("Bash", json!({"path": path})).await;
+    }
+    assert_eq!(last["error"]["data"]["reason"], "rate_limited", "the ledger takes no more of it");
+    assert_eq!(client.status().await["denied"], 206);
+    let rows = line.settled().await;
+    let denied = rows.iter().filter(|row| row.op == "skill.tool_denied").count();
+    assert!((6..60).contains(&denied), "{denied}");
+    assert!(std::fs::metadata(line.dir.path().join("store/audit/current.binlog")).unwrap().len() < 24 << 10);
 }

@@ -71,7 +71,7 @@ pub enum CertifyError {
     #[error(transparent)]
     Findings(#[from] FindingsError),
     #[error("the skill cannot be certified: {0}")]
-    Tree(#[from] TreeError),
+    Tree(TreeError),
     #[error("{0}; look at it, remove it, and certify again")]
     History(String),
     #[error("the skill's content is {found}, not the {expected} that was asked for: look at it again")]
@@ -88,6 +88,13 @@ pub enum CertifyError {
     TooLarge,
     #[error("{place}: {doing}: {}", errno.desc())]
     Io { place: &'static str, doing: &'static str, errno: Errno },
+}
+
+// By hand: as a `source` it would be printed a second time by whoever prints the chain.
+impl From<TreeError> for CertifyError {
+    fn from(error: TreeError) -> Self {
+        CertifyError::Tree(error)
+    }
 }
 
 /// Certifies the skill as it lies there now.

@@ -65,12 +65,12 @@ impl Findings {
 #[derive(Debug, thiserror::Error)]
 pub enum FindingsError {
     /// It could not be read.
-    #[error("the findings {}: {source}", path.display())]
+    #[error("the findings {}: {error}", path.display())]
     Io {
         /// The report.
         path: PathBuf,
         /// What the kernel said.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// It is no SARIF 2.1.0.
     #[error("the findings {}: {why}", path.display())]
@@ -84,7 +84,7 @@ pub enum FindingsError {
 
 /// Reads and sums up the report at `path`.
 pub fn read(path: &Path) -> Result<Findings, FindingsError> {
-    let io = |source| FindingsError::Io { path: path.to_owned(), source };
+    let io = |error| FindingsError::Io { path: path.to_owned(), error };
     let file = std::fs::File::open(path).map_err(io)?;
     let bytes = super::beneath::read_open(file, MAX_REPORT).map_err(|e| io(e.into()))?;
     sum_up(&bytes).map_err(|why| FindingsError::Malformed { path: path.to_owned(), why })

@@ -74,14 +74,14 @@ pub enum KeyError {
         why: &'static str,
     },
     /// The kernel refused.
-    #[error("{}: {doing}: {source}", path.display())]
+    #[error("{}: {doing}: {error}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What was tried.
         doing: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -334,6 +334,6 @@ fn malformed(path: &Path, what: &'static str) -> KeyError {
     KeyError::Malformed { path: path.to_owned(), what }
 }
 
-fn io_error(path: &Path, doing: &'static str, source: io::Error) -> KeyError {
-    KeyError::Io { path: path.to_owned(), doing, source }
+fn io_error(path: &Path, doing: &'static str, error: io::Error) -> KeyError {
+    KeyError::Io { path: path.to_owned(), doing, error }
 }

@@ -22,12 +22,12 @@ pub const TEMPORARY: &str = ".tmp-";
 /// Copies the tree below `skill` into the folder `name`, which is made below `versions`, and returns its entries. After an
 /// error the unfinished copy is gone.
 pub fn take(skill: BorrowedFd<'_>, versions: BorrowedFd<'_>, name: &str) -> Result<Vec<Entry>, TreeError> {
-    let own = |e: Errno| TreeError::Visitor { path: name.to_owned(), source: e.into() };
+    let own = |e: Errno| TreeError::Visitor { path: name.to_owned(), error: e.into() };
     mkdirat(versions, name, Mode::S_IRWXU).map_err(own)?;
     let taken = beneath::open_dir(versions, name).map_err(own).and_then(|root| {
         let mut copy = Copy { root, folders: Vec::new(), file: None };
         let entries = tree::walk(skill, Rules::Publish, &mut copy)?;
-        copy.close().map_err(|source| TreeError::Visitor { path: name.to_owned(), source })?;
+        copy.close().map_err(|error| TreeError::Visitor { path: name.to_owned(), error })?;
         Ok(entries)
     });
     if taken.is_err() {

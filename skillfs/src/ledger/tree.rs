@@ -61,12 +61,12 @@ pub enum TreeError {
         errno: Errno,
     },
     /// The visitor could not do its part.
-    #[error("{path}: cannot be copied: {source}")]
+    #[error("{path}: cannot be copied: {error}")]
     Visitor {
         /// Where, below the root, escaped for showing.
         path: String,
         /// What it said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -310,8 +310,8 @@ fn unfit(path: &[u8], why: &'static str) -> TreeError {
     TreeError::Unfit { path: shown(path, 200), why }
 }
 
-fn refused(path: &[u8], source: io::Error) -> TreeError {
-    TreeError::Visitor { path: shown(path, 200), source }
+fn refused(path: &[u8], error: io::Error) -> TreeError {
+    TreeError::Visitor { path: shown(path, 200), error }
 }
 
 fn at(path: &[u8], errno: Errno) -> TreeError {
