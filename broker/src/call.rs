@@ -71,6 +71,13 @@ pub enum Subject {
     Nothing,
     /// A memory file.
     Memory(String),
+    /// A memory file whose name the tool has made up, to be used once.
+    NewMemory {
+        /// The file.
+        path: String,
+        /// What all that the tool would make up for such a call matches.
+        pattern: String,
+    },
     /// A file of the host.
     File(String),
 }

@@ -65,7 +65,8 @@ impl Grants {
         };
         let target = match tool.subject(invocation, call).map_err(Refusal::BadParams)? {
             Subject::Nothing => Target::Nothing,
-            Subject::Memory(path) => Target::Memory(self.judge_memory(&path)?),
+            Subject::Memory(path) => Target::Memory(self.judge_memory(&path, None)?),
+            Subject::NewMemory { path, pattern } => Target::Memory(self.judge_memory(&path, Some(&pattern))?),
             Subject::File(path) => Target::File(self.file_target(&path)?),
         };
         Ok((target, trace))
@@ -153,8 +154,9 @@ impl Grants {
         }
     }
 
-    /// A memory path (not a search root) in canonical form, if it is granted.
-    pub(super) fn judge_memory(&self, asked: &str) -> Result<String, Refusal> {
+    /// A memory path (not a search root) in canonical form, if it is granted. `pattern` is what a refusal proposes in
+    /// place of a path that nobody will ask for again.
+    pub(super) fn judge_memory(&self, asked: &str, pattern: Option<&str>) -> Result<String, Refusal> {
         let canonical = match canonical_memory(asked, false) {
             Ok(canonical) => canonical,
             Err(fault) if fault.is_bad_params() => return Err(Refusal::BadParams(format!("path: {fault}"))),
@@ -174,11 +176,13 @@ impl Grants {
         let (reason, rule, sentence) = match self.memory.judge(path) {
             Verdict::Granted => return Ok(canonical),
             Verdict::NotWished => {
-                ("scope_violation", self.memory.field_rule(path), self.memory.not_wished(path))
+                ("scope_violation", self.memory.field_rule(path), self.memory.not_wished_but(path, pattern))
             }
-            Verdict::NotGranted(wish) => {
-                ("not_granted_by_operator", self.memory.grantor_names(), self.memory.not_granted(path, wish))
-            }
+            Verdict::NotGranted(wish) => (
+                "not_granted_by_operator",
+                self.memory.grantor_names(),
+                self.memory.not_granted_but(path, wish, pattern),
+            ),
         };
         let denial = path_denial(DenialClass::ScopeViolation, reason, asked);
         Err(Denial { subject: canonical, rule, sentence, ..denial }.into())

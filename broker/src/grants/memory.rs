@@ -12,6 +12,9 @@ pub enum MemoryPathFault {
     /// A NUL byte: bad parameters.
     #[error("the path holds a NUL")]
     Nul,
+    /// Another control character: bad parameters. Names of memories are shown and listed line by line.
+    #[error("the path holds a control character ({})", .0.escape_unicode())]
+    Control(char),
     /// More than [`MAX_MEMORY_PATH`] bytes: bad parameters.
     #[error("the path has more than {MAX_MEMORY_PATH} bytes")]
     TooLong,
@@ -35,7 +38,13 @@ pub enum MemoryPathFault {
 impl MemoryPathFault {
     /// Whether it is a fault of the parameters (−32602) rather than a scope violation.
     pub fn is_bad_params(self) -> bool {
-        matches!(self, MemoryPathFault::Empty | MemoryPathFault::Nul | MemoryPathFault::TooLong)
+        matches!(
+            self,
+            MemoryPathFault::Empty
+                | MemoryPathFault::Nul
+                | MemoryPathFault::Control(_)
+                | MemoryPathFault::TooLong
+        )
     }
 }
 
@@ -50,6 +59,9 @@ pub fn canonical_memory(path: &str, search_root: bool) -> Result<String, MemoryP
     }
     if path.len() > MAX_MEMORY_PATH {
         return Err(MemoryPathFault::TooLong);
+    }
+    if let Some(c) = path.chars().find(|c| c.is_control()) {
+        return Err(MemoryPathFault::Control(c));
     }
     if path.starts_with('/') {
         return Err(MemoryPathFault::Absolute);

@@ -52,11 +52,16 @@ impl Rules {
 
     /// Why the frontmatter does not let `path` through, and what would (`[7.6]`).
     pub(super) fn not_wished(&self, path: &Path) -> String {
+        self.not_wished_but(path, None)
+    }
+
+    /// The same, proposing `pattern` in place of the path itself.
+    pub(super) fn not_wished_but(&self, path: &Path, pattern: Option<&str>) -> String {
         let nearest = match self.nearest_wish(path) {
             Some(wish) => format!("the nearest is {:?} on line {}", wish.value.as_str(), wish.line),
             None => "it lists nothing".to_owned(),
         };
-        let line = proposal(path);
+        let line = pattern.map_or_else(|| proposal(path), |pattern| format!("{pattern:?}"));
         let also = if self.effective().any(|g| g.admits(path)) {
             String::new()
         } else {
@@ -71,6 +76,12 @@ impl Rules {
 
     /// Why the operator does not let `path` through, though `wish` asks for it.
     pub(super) fn not_granted(&self, path: &Path, wish: &Item<Pattern>) -> String {
+        self.not_granted_but(path, wish, None)
+    }
+
+    /// The same, proposing `pattern` in place of the path itself.
+    pub(super) fn not_granted_but(&self, path: &Path, wish: &Item<Pattern>, pattern: Option<&str>) -> String {
+        let line = pattern.map_or_else(|| proposal(path), |pattern| format!("{pattern:?}"));
         let nearest = self
             .effective()
             .filter_map(Grantor::list)
@@ -91,7 +102,7 @@ impl Rules {
             wish.line,
             self.grantor_names(),
             self.set_key,
-            proposal(path),
+            line,
             self.skill_id
         )
     }

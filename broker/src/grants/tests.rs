@@ -130,7 +130,7 @@ fn memory_is_the_frontmatter_and_the_operator_together() {
     let grants =
         compiled("allowed_memory_scopes:\n  - memories/projects/cyberos/**\n  - memories/people/**", set);
     assert_eq!(
-        grants.judge_memory("memories/projects/cyberos/./a//x.md").unwrap(),
+        grants.judge_memory("memories/projects/cyberos/./a//x.md", None).unwrap(),
         "memories/projects/cyberos/a/x.md"
     );
     for (asked, reason, subject) in [
@@ -142,12 +142,12 @@ fn memory_is_the_frontmatter_and_the_operator_together() {
         ("memories/../../x.md", "scope_violation", "memories/../../x.md"),
         ("memories", "scope_violation", "memories"),
     ] {
-        let denial = denied(grants.judge_memory(asked));
+        let denial = denied(grants.judge_memory(asked, None));
         assert_eq!((denial.class, denial.reason), (DenialClass::ScopeViolation, reason), "{asked}");
         assert_eq!((denial.asked.as_deref(), denial.subject.as_str()), (Some(asked), subject));
     }
     for asked in ["", "memories/a\0b.md"] {
-        assert!(matches!(grants.judge_memory(asked), Err(Refusal::BadParams(_))), "{asked:?}");
+        assert!(matches!(grants.judge_memory(asked, None), Err(Refusal::BadParams(_))), "{asked:?}");
     }
     assert_eq!(grants.not_granted().len(), 1, "{:?}", grants.not_granted());
     assert!(grants.not_granted()[0].starts_with("allowed_memory_scopes line 8: memories/people/**"));
@@ -158,12 +158,12 @@ fn a_denial_explains_itself() {
     let set = GrantSet { memory: only(&["memories/projects/**"], 20), ..GrantSet::default() };
     let grants =
         compiled("allowed_memory_scopes:\n  - memories/projects/cyberos/**\n  - memories/people/**", set);
-    let outside = denied(grants.judge_memory("memories/projects/other/x.md"));
+    let outside = denied(grants.judge_memory("memories/projects/other/x.md", None));
     assert_eq!(outside.rule, "allowed_memory_scopes line 7");
     for words in ["\"memories/projects/cyberos/**\" on line 7", "`- \"memories/projects/other/x.md\"`"] {
         assert!(outside.sentence.contains(words), "{}", outside.sentence);
     }
-    let operator = denied(grants.judge_memory("memories/people/y.md"));
+    let operator = denied(grants.judge_memory("memories/people/y.md", None));
     assert_eq!(operator.rule, "grants.skills.demo.memory (cyberos.yaml line 20)");
     for words in [
         "line 8",
@@ -178,26 +178,26 @@ fn a_denial_explains_itself() {
 #[test]
 fn the_line_that_a_denial_proposes_is_yaml_that_allows_the_path_and_nothing_a_terminal_acts_on() {
     let grants = compiled("allowed_memory_scopes: []", GrantSet::requested());
-    for asked in [
-        "memories/a*b/[x]{y}?",
-        "memories/\u{202e}gpj.sh",
-        "memories/a\"b'c",
-        "memories/\u{1b}[31m\n",
-        "memories/e\u{301}ü",
-    ] {
-        let sentence = denied(grants.judge_memory(asked)).sentence;
+    for asked in ["memories/a*b/[x]{y}?", "memories/\u{202e}gpj.sh", "memories/a\"b'c", "memories/e\u{301}ü"]
+    {
+        let sentence = denied(grants.judge_memory(asked, None)).sentence;
         assert!(!sentence.contains(char::is_control) && !sentence.contains('\u{202e}'), "{sentence:?}");
         let line = sentence.split("`- ").nth(1).unwrap().rsplit_once("` there").unwrap().0;
         let allowed = compiled(&format!("allowed_memory_scopes: [{line}]"), GrantSet::requested());
-        assert!(allowed.judge_memory(asked).is_ok(), "{line}");
-        assert!(allowed.judge_memory("memories/axb/x/y").is_err());
+        assert!(allowed.judge_memory(asked, None).is_ok(), "{line}");
+        assert!(allowed.judge_memory("memories/axb/x/y", None).is_err());
     }
+    let grants = compiled("x-allowed-files: []", GrantSet::requested());
+    let sentence = denied(grants.file_target("/srv/\u{1b}[31m\n")).sentence;
+    assert!(!sentence.contains(char::is_control), "{sentence:?}");
+    assert!(Pattern::new("/srv/?\\[31m?").unwrap().matches("/srv/\u{1b}[31m\n"));
+    assert!(sentence.contains(r#"- "/srv/?\\[31m?"` there"#), "{sentence}");
 }
 
 #[test]
 fn nothing_is_allowed_without_a_list() {
     let grants = compiled("", GrantSet::requested());
-    assert_eq!(denied(grants.judge_memory("memories/x")).reason, "scope_violation");
+    assert_eq!(denied(grants.judge_memory("memories/x", None)).reason, "scope_violation");
     assert_eq!(denied(grants.file_target("/srv/cyberos/work/x")).reason, "file_violation");
     assert!(grants.tools().is_empty());
     assert!(grants.not_granted().is_empty());

@@ -1,7 +1,9 @@
 //! Arguments as types: what a tool's struct says is both its schema and its check, so the two cannot differ.
 
+use crate::skill::faults::shortened;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// The arguments as a `T`. The error names the field and is the message of −32602.
@@ -11,6 +13,18 @@ pub(super) fn read<T: DeserializeOwned>(args: &Map<String, Value>) -> Result<T, 
         let path = e.path().to_string();
         let why = e.into_inner();
         if path == "." { format!("args: {why}") } else { format!("args.{path}: {why}") }
+    })
+}
+
+/// One of a few words. An enum that serde derives would take `{"word": null}` too, which no schema allows.
+pub(super) fn word<'de, D: Deserializer<'de>, T: Copy>(
+    deserializer: D,
+    words: &[(&str, T)],
+) -> Result<T, D::Error> {
+    let given = String::deserialize(deserializer)?;
+    words.iter().find(|(word, _)| *word == given).map(|(_, meant)| *meant).ok_or_else(|| {
+        let known = words.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
+        D::Error::custom(format!("must be {known}, not {:?}", shortened(&given)))
     })
 }
 

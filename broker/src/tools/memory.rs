@@ -20,7 +20,7 @@ use crate::memory::{MemoryError, Store};
 use crate::rpc;
 use cyberos_proto::ids::InvocationId;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::future::Future;
@@ -129,11 +129,17 @@ struct EmitArgs {
     sync_class: Option<SyncClass>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum SyncClass {
     Private,
     Shareable,
+}
+
+impl<'de> Deserialize<'de> for SyncClass {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        args::word(deserializer, &[("private", SyncClass::Private), ("shareable", SyncClass::Shareable)])
+    }
 }
 
 impl SyncClass {
@@ -177,17 +183,15 @@ impl Tool for MemoryEmit {
         if invocation.sync_private && args.sync_class == Some(SyncClass::Shareable) {
             return Err("args.sync_class: it may only narrow, and the skill's own is private".to_owned());
         }
-        let path = match args.path {
-            Some(path) => path,
-            None => {
-                let month = Month::of(now_ns()).to_string().replace('-', "/");
-                let row_id = row_id(invocation.id, call.number);
-                let path = format!("memories/{}/{month}/{row_id}.md", args.kind.replace('.', "/"));
-                call.args.insert("path".to_owned(), path.as_str().into());
-                path
-            }
-        };
-        Ok(Subject::Memory(path))
+        if let Some(path) = args.path {
+            return Ok(Subject::Memory(path));
+        }
+        let month = Month::of(now_ns()).to_string().replace('-', "/");
+        let row_id = row_id(invocation.id, call.number);
+        let tree = format!("memories/{}", args.kind.replace('.', "/"));
+        let path = format!("{tree}/{month}/{row_id}.md");
+        call.args.insert("path".to_owned(), path.as_str().into());
+        Ok(Subject::NewMemory { path, pattern: format!("{tree}/**") })
     }
 
     fn writes(&self, call: &Call) -> u64 {
@@ -205,7 +209,10 @@ impl Tool for MemoryEmit {
         started: Started,
     ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
         Box::pin(async move {
-            let args: EmitArgs = args::read(&started.permit().call().args).map_err(super::bad_arguments)?;
+            let given = &started.permit().call().args;
+            let mut args: EmitArgs = args::read(given).map_err(super::bad_arguments)?;
+            // As it was sent, and as it was hashed: a number that goes through serde may lose its spelling (-0).
+            args.payload = given.get("payload").cloned().unwrap_or_default();
             let path = memory_path(&started)?;
             let (store, audit, quota) = (self.store.clone(), self.audit.clone(), self.tenant_quota);
             // Once the file is there its row has to follow, whether or not somebody still waits for the answer.

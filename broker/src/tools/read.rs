@@ -7,7 +7,7 @@ use crate::workers::Stop;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -42,13 +42,19 @@ struct Args {
     encoding: Option<Encoding>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema)]
 enum Encoding {
     #[default]
-    #[serde(rename = "utf-8")]
+    #[schemars(rename = "utf-8")]
     Utf8,
-    #[serde(rename = "base64")]
+    #[schemars(rename = "base64")]
     Base64,
+}
+
+impl<'de> Deserialize<'de> for Encoding {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        args::word(deserializer, &[("utf-8", Encoding::Utf8), ("base64", Encoding::Base64)])
+    }
 }
 
 impl Tool for Read {
@@ -274,6 +280,7 @@ mod tests {
             (serde_json::json!({"path": "/x", "limit": 0}), false, "limit"),
             (serde_json::json!({"path": "/x", "limit": "3"}), false, "limit"),
             (serde_json::json!({"path": "/x", "encoding": "latin1"}), false, "encoding"),
+            (serde_json::json!({"path": "/x", "encoding": {"utf-8": null}}), false, "encoding"),
             (serde_json::json!({"path": "/x", "Path": "/y"}), false, "Path"),
         ] {
             let Value::Object(members) = args.clone() else { panic!() };
