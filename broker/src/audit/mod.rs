@@ -24,17 +24,17 @@
 //! and not twice on one decision:
 //!
 //! ```compile_fail,E0382
-//! use cyberos_broker::{audit::Started, call::Invocation, tools::Tool};
-//! async fn twice(tool: &dyn Tool, invocation: &Invocation, started: Started) {
-//!     let _ = tool.invoke(invocation, started).await;
-//!     let _ = tool.invoke(invocation, started).await; // used up
+//! use cyberos_broker::{audit::Started, tools::{Context, Tool}};
+//! async fn twice(tool: &dyn Tool, one: Context, another: Context, started: Started) {
+//!     let _ = tool.invoke(one, started).await;
+//!     let _ = tool.invoke(another, started).await; // used up
 //! }
 //! ```
 //!
 //! ```
-//! use cyberos_broker::{audit::Started, call::Invocation, tools::Tool};
-//! async fn once(tool: &dyn Tool, invocation: &Invocation, started: Started) {
-//!     let _ = tool.invoke(invocation, started).await;
+//! use cyberos_broker::{audit::Started, tools::{Context, Tool}};
+//! async fn once(tool: &dyn Tool, context: Context, started: Started) {
+//!     let _ = tool.invoke(context, started).await;
 //! }
 //! ```
 
