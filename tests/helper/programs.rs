@@ -169,9 +169,13 @@ fn two_hundred_spawns_leave_no_descriptor_behind() {
     let broker = helper.broker();
     let count = || {
         let all = [vec![helper.pid()], helper.children()].concat();
-        all.iter().map(|p| std::fs::read_dir(format!("/proc/{p}/fd")).unwrap().count()).collect::<Vec<_>>()
+        // A process that ends while it is counted has none.
+        all.iter()
+            .map(|p| std::fs::read_dir(format!("/proc/{p}/fd")).map_or(0, Iterator::count))
+            .sum::<usize>()
     };
     broker.start(plan(&["/bin/true"]), &[]).output();
+    // What the first one still holds is more than what all leave behind: a leak of one each would be 200.
     let before = count();
     let mut times: Vec<Duration> = (0..200)
         .map(|_| {
@@ -187,5 +191,5 @@ fn two_hundred_spawns_leave_no_descriptor_behind() {
         .collect();
     times.sort_unstable();
     println!("spawn to exit: median {:?}", times[100]);
-    until("descriptors are as before", || count() == before);
+    until("descriptors are as before", || count() <= before);
 }
