@@ -128,7 +128,7 @@ impl Bench {
     fn start_helper(&mut self) {
         let ceiling = self.path("ceiling");
         let text = format!(
-            "broker_uid {BROKER_UID}\nskillfs_uid {SKILLFS_UID}\nlock_dir {}\nmount 0 ro {}\n",
+            "uid_range 1800000000-1800000255\nbroker_uid {BROKER_UID}\nskillfs_uid {SKILLFS_UID}\nlock_dir {}\nmount 0 ro {}\n",
             self.path("locks").display(),
             self.path("mnt").display()
         );
