@@ -5,12 +5,18 @@ use cyberos_proto::control::{ControlReply, ControlRequest, MAX_AWAIT_MS, SkillSt
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::link::{Link, LinkError, Wait};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// How much longer than the await itself an answer may take.
 const SLACK: Duration = Duration::from_secs(5);
 /// Answers of `refresh` wait for the provider: 30 s for scan and resolve, several skills after each other.
 const REFRESH_LIMIT: Duration = Duration::from_secs(120);
+
+/// Most questions at a time of either kind. SkillFS serves 16 of one user, and closes what is beyond; a place there
+/// becomes free a little after its link is closed.
+const PLACES: usize = 6;
 
 /// Why SkillFS gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -27,22 +33,31 @@ pub enum ViewError {
 #[derive(Clone, Debug)]
 pub struct View {
     path: PathBuf,
+    /// Places for questions that may wait for a decision, and for those that are answered at once.
+    waiting: Arc<Semaphore>,
+    quick: Arc<Semaphore>,
 }
 
 impl View {
     /// Names the control socket; nothing is connected yet.
     pub fn new(path: &Path) -> Self {
-        View { path: path.to_owned() }
+        let places = || Arc::new(Semaphore::new(PLACES));
+        View { path: path.to_owned(), waiting: places(), quick: places() }
     }
 
     async fn ask(&self, request: ControlRequest, limit: Duration) -> Result<ControlReply, ViewError> {
         let path = self.path.clone();
+        let places =
+            if matches!(request, ControlRequest::Await { .. }) { &self.waiting } else { &self.quick };
+        let place = Arc::clone(places).acquire_owned().await;
         let asked = tokio::task::spawn_blocking(move || -> Result<ControlReply, LinkError> {
             let link: Link<ControlRequest, ControlReply> = Link::connect(&path)?;
             link.set_send_timeout(SLACK)?;
             link.set_receive_timeout(limit)?;
             link.send(&request, &[], Wait::Block)?;
-            Ok(link.receive(Wait::Block)?.0)
+            let answer = link.receive(Wait::Block)?.0;
+            drop((link, place));
+            Ok(answer)
         });
         let gone = |why: String| ViewError::Gone { path: self.path.clone(), why };
         match asked.await {
