@@ -352,3 +352,15 @@ fn without_stdin_the_end_of_input_is_there_at_once_and_wait_knows_ended_runs() {
     let unknown = up.cyberos(&["tail", "--invocation", "00000000-0000-4000-8000-000000000000"]);
     assert_eq!(unknown.exit, 1, "{unknown}");
 }
+
+#[test]
+fn what_the_configuration_requires_and_the_sandbox_lacks_is_refused_before_the_skill_begins() {
+    let options = Options { config: Some("sandbox:\n  require: [landlock]\n".into()), ..Options::default() };
+    let up = Up::with(options, |source| {
+        drop(Skill { id: "strict", main: "#!/bin/sh\necho began\n", ..Skill::default() }.write(source))
+    });
+    let ran = up.run("strict", &[]);
+    assert!(ran.exit == 125 && ran.stderr.contains("landlock") && ran.stdout.is_empty(), "{ran}");
+    assert_eq!(up.rows("skill.invoked_started").len(), 0);
+    assert_eq!(up.rows("skill.invoked_completed").len(), 0);
+}

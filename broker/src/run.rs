@@ -5,7 +5,7 @@
 mod plan;
 mod refused;
 
-use self::plan::plan;
+use self::plan::{plan, trial};
 use self::refused::refused;
 use crate::approvals::check_tenant;
 use crate::audit::InvokedStarted;
@@ -230,6 +230,13 @@ async fn begin(
     let capture = broker.logs.create(&invocation.id.to_string());
     let capture = Arc::new(capture.map_err(|e| NotRun::new(1, format!("cannot keep the output: {e}")))?);
     let root = sealed.root().try_clone_to_owned().map_err(|e| NotRun::new(1, e.to_string()))?;
+    if !broker.config.require.is_empty() {
+        // When the skill's own sandbox has a report, the skill has begun.
+        let tried = broker.helper.spawn(invocation.id, trial(&plan)?, vec![]).await;
+        let tried = tried.map_err(|e| refused(&e, &skill, &sealed))?;
+        required(broker, &tried.report)?;
+        let _ = tried.exit.await;
+    }
     let started = Instant::now();
     let spawned = broker
         .helper
