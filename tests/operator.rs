@@ -15,7 +15,7 @@ fn a_stranger_reads_which_group_is_missing() {
     let up = Up::new(|source| drop(Skill::default().write(source)));
     // Where everybody can execute it, wherever the checkout is.
     let program = up.dir().join("cyberos");
-    std::fs::copy(binary("cyberos"), &program).unwrap();
+    support::binaries::copy("cyberos", &program);
     let command = || {
         let mut command = Command::new(&program);
         command.env("CYBEROS_OPERATOR_SOCKET", up.socket()).arg("status");
@@ -50,7 +50,7 @@ fn without_a_broker_the_message_says_where_it_looked() {
 fn up_without_root_says_what_is_missing() {
     let mut command = Command::new(binary("cyberos"));
     let dir = reachable_dir("cyberos-bin-");
-    std::fs::copy(binary("cyberos"), dir.join("cyberos")).unwrap();
+    support::binaries::copy("cyberos", &dir.join("cyberos"));
     let mut copied = Command::new(dir.join("cyberos"));
     std::mem::swap(&mut command, &mut copied);
     let ran = Ran::from(command.arg("up").uid(65534).gid(65534).output().unwrap());

@@ -107,7 +107,7 @@ fn the_provider_is_no_operator() {
     let options = Options { provider: Some(provider.into()), ..Options::default() };
     let up = Up::with(options, |source| drop(Skill::default().write(source)));
     let program = up.dir().join("cyberos");
-    std::fs::copy(binary("cyberos"), &program).unwrap();
+    support::binaries::copy("cyberos", &program);
     let skillfs = up.pids("skillfs")[0];
     let groups = std::fs::read_to_string(format!("/proc/{skillfs}/status")).unwrap();
     let groups: Vec<u32> = groups

@@ -30,3 +30,24 @@ fn build() -> HashMap<String, PathBuf> {
         })
         .collect()
 }
+
+/// Copies a program to where others can reach it. By a process of its own: while this one had it open for writing, a
+/// child that another thread forks could hold it open too, and it could not be executed ("text file busy").
+#[allow(dead_code)] // nor copies them
+pub(crate) fn copy(name: &str, to: &std::path::Path) {
+    let copied = Command::new("cp").arg(binary(name)).arg(to).status().unwrap();
+    assert!(copied.success(), "cp {name} {}", to.display());
+}
+
+/// Writes an executable file, in the same way.
+#[allow(dead_code)] // not every test file writes programs
+pub(crate) fn write_executable(to: &std::path::Path, text: &str) {
+    let mut child = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(to)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "install {}", to.display());
+}

@@ -56,7 +56,7 @@ impl Bench {
         fs::set_permissions(bench.path("locks"), fs::Permissions::from_mode(0o700)).unwrap();
         chown(bench.path("run"), Some(SKILLFS_UID), Some(LINK_GID)).unwrap();
         let binary = bench.path("bin/skillfs");
-        fs::copy(binaries::binary("skillfs"), &binary).unwrap();
+        binaries::copy("skillfs", &binary);
         bench.program(
             "provider",
             "said=\"$STUB/$skill\"\ncase $1 in scan) [ -e \"$said.scan\" ] && . \"$said.scan\"; exit 0;; esac\n\
@@ -91,8 +91,7 @@ impl Bench {
             self.path("stub").display(),
             self.path("log").display()
         );
-        fs::write(&path, head + text + "\n").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        binaries::write_executable(&path, &(head + text + "\n"));
     }
 
     /// Writes a file below the source, with its folders.

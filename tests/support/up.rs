@@ -286,8 +286,7 @@ pub fn eventually(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
 
 /// Writes an executable file.
 pub fn write_executable(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    super::binaries::write_executable(path, text);
 }
 
 /// A skill to be written into a source.
