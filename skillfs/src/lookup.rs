@@ -150,7 +150,11 @@ impl View {
             }
             Object::Node(node) => {
                 let st = inode::status(&node.fd())?;
-                Ok(self.attributes(id, view::kind(st.st_mode).ok_or(Errno::ENOENT)?, &st))
+                let kind = view::kind(st.st_mode).ok_or(Errno::ENOENT)?;
+                if kind == FileType::RegularFile {
+                    self.as_shown(&node, &st)?;
+                }
+                Ok(self.attributes(id, kind, &st))
             }
         }
     }
@@ -162,11 +166,23 @@ impl View {
         if view::link_stays(node.depth(), target.as_bytes()) { Ok(target) } else { Err(Errno::EACCES) }
     }
 
-    /// Up to `size` bytes of a file.
-    ///
-    /// A file whose size or time differs from when it was shown was edited in place under an open handle. What
+    /// Refuses a file whose size or time differs from when it was shown: it was edited in place under an open handle. What
     /// it was opened on is no more, and what is there now was not decided, or was decided for others: so it is
     /// neither (ESTALE). If no change of the skill was seen since, this is how it is seen.
+    fn as_shown(&self, node: &Node, st: &FileStat) -> Result<(), Errno> {
+        let (stamp, changes) = node.stamp();
+        if self.mapping.keeps_live() || inode::stamp(st) == stamp {
+            return Ok(());
+        }
+        self.watch.catch_up();
+        if self.mapping.shown_at(node.skill).is_some_and(|(_, now)| now == changes) {
+            let touch = if node.live { Touch::Live } else { Touch::Place };
+            self.watch.report(node.skill, &touch);
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// Up to `size` bytes of a file, if it is still as it was shown.
     pub fn read(&self, id: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
         let Object::Node(node) = self.inodes.get(id)? else { return Err(Errno::EISDIR) };
         let fd = node.readable()?;
@@ -183,15 +199,7 @@ impl View {
             }
         }
         buffer.truncate(got);
-        let (stamp, changes) = node.stamp();
-        if !self.mapping.keeps_live() && inode::stamp(&fstat(&*fd)?) != stamp {
-            self.watch.catch_up();
-            if self.mapping.shown_at(node.skill).is_some_and(|(_, now)| now == changes) {
-                let touch = if node.live { Touch::Live } else { Touch::Place };
-                self.watch.report(node.skill, &touch);
-            }
-            return Err(Errno::ESTALE);
-        }
+        self.as_shown(&node, &fstat(&*fd)?)?;
         Ok(buffer)
     }
 
