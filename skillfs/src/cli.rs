@@ -44,6 +44,12 @@ pub enum Command {
         #[command(flatten)]
         client: Client,
     },
+    /// End the SkillFS that started this when the view at MOUNTPOINT no longer answers.
+    #[command(name = crate::watchdog::COMMAND, hide = true)]
+    Watchdog {
+        /// Where its view is.
+        mount_point: PathBuf,
+    },
 }
 
 /// Which SkillFS to talk to, and how to print.

@@ -2,7 +2,7 @@
 //!
 //! What is known of the skills outlives a mount: when the mount or the helper goes, another one is made and the
 //! kernel starts with an empty cache (`[9.9]`). This process never touches the mount point itself, so that a dead
-//! mount cannot hang it.
+//! mount cannot hang it; its watchdog does that, and ends it when the view no longer answers.
 
 use crate::cli::Mount;
 use crate::control::{self, Control, Listener};
@@ -19,6 +19,7 @@ use crate::resolver::Resolver;
 use crate::source::{Sources, absolute};
 use crate::view::OnChange;
 use crate::watch::Watch;
+use crate::watchdog;
 use anyhow::{Context, bail};
 use cyberos_proto::message::Refusal;
 use fuser::{Session, SessionACL};
@@ -229,6 +230,7 @@ fn keep_mounted(
                     (served, session, due) = (Some(new), number, None);
                     tracing::info!(mount = %mount_point.display(), "mounted");
                     if !std::mem::replace(&mut ready, true) {
+                        watchdog::keep(mount_point).context("no thread for the watchdog")?;
                         announce(mount_point);
                     }
                 }

@@ -22,6 +22,7 @@
 //! | [`lookup`], [`inode`], [`listing`], [`fs`] | what the kernel asks and is told |
 //! | [`flips`], [`notify`] | what the kernel must forget |
 //! | [`control`] | what the broker and the operator ask |
+//! | [`watchdog`] | the process that ends SkillFS when its view no longer answers |
 //!
 //! SkillFS judges no content: security is the provider's judgement, path safety is SkillFS's (`[9.6]`).
 
@@ -49,3 +50,4 @@ mod state;
 pub mod verdict;
 pub mod view;
 pub mod watch;
+pub mod watchdog;

@@ -11,6 +11,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let answered = match &cli.command {
         Command::Mount(mount) => return mount_command(mount),
+        Command::Watchdog { mount_point } => return ended(skillfs::watchdog::run(mount_point)),
         Command::Status(c) => client::status(c),
         Command::Explain { skill, client: c } => client::explain(c, skill),
         Command::Refresh { skill, client: c } => client::refresh(c, skill.as_ref()),
@@ -36,7 +37,11 @@ fn mount_command(mount: &Mount) -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env();
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,fuser=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-    match skillfs::daemon::run(mount) {
+    ended(skillfs::daemon::run(mount))
+}
+
+fn ended(how: anyhow::Result<()>) -> ExitCode {
+    match how {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("skillfs: {e:#}");

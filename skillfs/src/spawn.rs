@@ -1,8 +1,9 @@
-//! Runs one program with bounds on everything: time, output, environment, descriptors, rights. It knows nothing of
-//! decisions; `provider.rs` is its only caller. It holds the crate's only unsafe code.
+//! Starts programs: one run with bounds on everything (time, output, environment, descriptors, rights) for
+//! `provider.rs`, and one beside SkillFS for as long as it lives, for `watchdog.rs`. It knows nothing of decisions and
+//! of views. It holds the crate's only unsafe code.
 //!
-//! The child is the leader of a process group of its own. When it has ended, or its time is over, the whole group
-//! is killed, so that neither a child that runs on nor one that holds the pipes holds anybody up.
+//! The child of a run is the leader of a process group of its own. When it has ended, or its time is over, the whole
+//! group is killed, so that neither a child that runs on nor one that holds the pipes holds anybody up.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -13,12 +14,12 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, getpid, getppid};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -109,10 +110,61 @@ pub fn run(
     Ok(Run { ended: ended.unwrap_or(Ended::Exited(status)), stdout, stderr })
 }
 
+/// A program that runs beside this process and ends with it.
+#[derive(Debug)]
+pub struct Beside(Child);
+
+/// Starts `program`, called `name`, in a process group and with an empty environment. Its standard input is a pidfd of
+/// this process, its standard error ours, and it has no other descriptor of ours. It ends when the calling thread does.
+pub fn beside(program: &Path, name: &str, arguments: &[&OsStr]) -> io::Result<Beside> {
+    let parent = getpid();
+    let mut command = Command::new(program);
+    command
+        .arg0(name)
+        .args(arguments)
+        .env_clear()
+        .current_dir("/")
+        .stdin(pidfd(parent)?)
+        .stdout(Stdio::null())
+        .process_group(0);
+    // JUSTIFICATION: as for a run.
+    // SAFETY: as for a run: no allocation, no lock, nothing but prctl, getppid, prlimit and close_range.
+    unsafe {
+        command.pre_exec(move || bind(parent));
+    }
+    let mut running = running();
+    if running.closed {
+        return Err(io::Error::other("SkillFS is stopping"));
+    }
+    let child = command.spawn()?;
+    running.leaders.insert(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
+    Ok(Beside(child))
+}
+
+impl Beside {
+    /// Waits for its end.
+    pub fn wait(mut self) -> io::Result<ExitStatus> {
+        let status = self.0.wait();
+        running().leaders.remove(&Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX)));
+        status
+    }
+}
+
+/// Sends a signal to the process of a pidfd; none: only finds out whether that would be possible.
+pub fn signal(process: BorrowedFd<'_>, signal: Option<Signal>) -> io::Result<()> {
+    let number = signal.map_or(0, |s| s as i32);
+    let (info, flags) = (std::ptr::null::<libc::siginfo_t>(), 0u32);
+    // JUSTIFICATION: nix has no pidfd_send_signal, and a process number may by now be another process's.
+    // SAFETY: the descriptor is open for the length of the call, and no siginfo is given to be read.
+    let sent =
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), number, info, flags) };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 struct Running {
     /// Groups whose leader is not reaped.
     groups: BTreeSet<Pid>,
-    /// Leaders that their own run waits for.
+    /// Children that somebody waits for: leaders of runs, and what runs beside.
     leaders: BTreeSet<Pid>,
     /// Whether every other child of this process is an orphan that it has adopted.
     adopts: bool,
@@ -181,6 +233,17 @@ pub fn kill_all() {
 
 /// What a provider may never have or do, set in the child (`[9.2]`).
 fn confine(parent: Pid, cpu_seconds: u64) -> io::Result<()> {
+    bind(parent)?;
+    setrlimit(Resource::RLIMIT_CPU, cpu_seconds, cpu_seconds)?;
+    setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)?;
+    setrlimit(Resource::RLIMIT_FSIZE, 1 << 30, 1 << 30)?;
+    setrlimit(Resource::RLIMIT_DATA, 4 << 30, 4 << 30)?;
+    SigSet::empty().thread_set_mask()?;
+    Ok(())
+}
+
+/// What holds for every child: it ends with us, and has nothing of ours.
+fn bind(parent: Pid) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != parent {
         return Err(Errno::ESRCH.into());
@@ -188,11 +251,6 @@ fn confine(parent: Pid, cpu_seconds: u64) -> io::Result<()> {
     prctl::set_no_new_privs()?;
     // A soft and hard limit of one byte: with 0 the kernel would still feed a core handler.
     setrlimit(Resource::RLIMIT_CORE, 1, 1)?;
-    setrlimit(Resource::RLIMIT_CPU, cpu_seconds, cpu_seconds)?;
-    setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)?;
-    setrlimit(Resource::RLIMIT_FSIZE, 1 << 30, 1 << 30)?;
-    setrlimit(Resource::RLIMIT_DATA, 4 << 30, 4 << 30)?;
-    SigSet::empty().thread_set_mask()?;
     // JUSTIFICATION: nix has no close_range. Every descriptor of ours is close-on-exec already; this holds also for
     // those that someone handed to us.
     // SAFETY: the call takes three integers and touches no memory.

@@ -1,0 +1,217 @@
+//! A SkillFS that no longer answers is ended by its own watchdog, which has no privileges and never outlives it
+//! (`[9.9]`).
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "support/binaries.rs"]
+mod binaries;
+#[allow(dead_code)]
+#[path = "support/skillfs.rs"]
+mod skillfs;
+#[allow(dead_code)]
+#[path = "support/up.rs"]
+mod up;
+
+use nix::sys::signal::Signal;
+use skillfs::{Bench, SKILLFS_UID, read, until};
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use up::{Skill, Up, eventually, signal};
+
+/// How long a view may be silent, and the most that noticing and ending may take beyond it on a busy machine.
+const SILENCE: Duration = Duration::from_secs(20);
+const NOTICED: Duration = Duration::from_secs(15);
+
+/// A bench with one current skill `s`, mounted.
+fn mounted() -> Bench {
+    let mut bench = Bench::new();
+    bench.write("s/SKILL.md", "live");
+    bench.says_current("s");
+    bench.mount(&[]);
+    bench.settle();
+    bench
+}
+
+fn status(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
+}
+
+fn is_zombie(pid: i32) -> bool {
+    status(pid).contains("\nState:\tZ")
+}
+
+/// Whether the process is there and not only waits for its parent to look.
+fn runs(pid: i32) -> bool {
+    let status = status(pid);
+    !status.is_empty() && !status.contains("\nState:\tZ")
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = threads.flatten().map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
+    lists.flat_map(|l| l.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<_>>()).collect()
+}
+
+/// The watchdog of that SkillFS, once it has begun to watch.
+fn watchdog(skillfs: i32) -> i32 {
+    let mut found = None;
+    until("a watchdog", || {
+        found = children(skillfs).into_iter().find(|p| status(*p).starts_with("Name:\tskillfs-watch\n"));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// What the descriptors of a process are.
+fn descriptors(pid: i32) -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let mut all: Vec<_> = entries
+        .filter_map(|e| Some((e.file_name().into_string().unwrap(), fs::read_link(e.path()).ok()?)))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Takes the real 20 s of `[9.9]`: shortened, it would not show that the limit of the program is the rule's.
+#[test]
+fn a_stopped_skillfs_is_ended_after_twenty_seconds_and_hangs_nobody() {
+    let mut bench = mounted();
+    let (pid, watchdog) = (bench.pid(), watchdog(bench.pid()));
+    let began = Instant::now();
+    bench.signal(Signal::SIGSTOP);
+    let dir = bench.view("never-looked-up-before");
+    let reader = std::thread::spawn(move || fs::read(dir).map(drop));
+    assert!(eventually(SILENCE + NOTICED, || is_zombie(pid)), "{}", bench.log());
+    assert!(began.elapsed() > SILENCE - Duration::from_secs(2), "too early: {:?}", began.elapsed());
+    assert_eq!(bench.wait().signal(), Some(9));
+    assert!(reader.join().unwrap().is_err(), "who waited gets an error");
+    until("the view is taken off", || bench.mounts() == 0);
+    assert_eq!(fs::read_dir(bench.path("mnt")).unwrap().count(), 0, "the bare mount point answers");
+    until("no watchdog", || !runs(watchdog));
+    let log = bench.log();
+    let said: Vec<_> = log.lines().filter(|l| l.contains("answered nothing for 20 s")).collect();
+    assert_eq!(said.len(), 1, "{log}");
+    assert!(said[0].contains(&format!("killing SkillFS (pid {pid})")), "{log}");
+    assert!(said[0].contains(bench.path("mnt").to_str().unwrap()), "{log}");
+    bench.mount(&[]);
+    bench.settle();
+    assert_eq!(read(bench.view("s/SKILL.md")).unwrap(), "live");
+}
+
+/// Takes 20 s as well: there is no other way to SkillFS's being replaced because it is silent.
+#[test]
+fn up_replaces_a_stopped_skillfs_and_the_view_is_back() {
+    let mut up = Up::new(|source| {
+        Skill { id: "quick", main: "#!/bin/sh\necho quick\n", ..Skill::default() }.write(source);
+    });
+    up.shown("quick", "current");
+    let stopped = up.pids("skillfs")[0];
+    let first = watchdog(stopped);
+    signal(stopped, Signal::SIGSTOP);
+    let replaced = || up.pids("skillfs").iter().any(|p| *p != stopped && *p != first);
+    assert!(eventually(SILENCE + NOTICED, replaced), "{}", up.log());
+    up.shown("quick", "current");
+    assert_eq!(fs::read_to_string(up.mount().join("quick/main")).unwrap(), "#!/bin/sh\necho quick\n");
+    assert_eq!(up.run("quick", &[]).stdout, "quick\n");
+    assert!(!runs(stopped) && !runs(first));
+    let log = up.log();
+    assert!(log.contains(&format!("killing SkillFS (pid {stopped})")), "{log}");
+    assert!(log.contains("cyberos up: skillfs ended (signal: 9 (SIGKILL)); starting it again"), "{log}");
+    let second = watchdog(*up.pids("skillfs").first().unwrap());
+    assert_eq!(up.stop(), Some(0));
+    until("no watchdog", || !runs(second));
+}
+
+#[test]
+fn a_killed_skillfs_leaves_no_watchdog() {
+    let mut bench = mounted();
+    let watchdog = watchdog(bench.pid());
+    bench.signal(Signal::SIGKILL);
+    bench.wait();
+    until("no watchdog", || !runs(watchdog));
+    assert!(!bench.log().contains("killing SkillFS"), "{}", bench.log());
+}
+
+/// Also one that does not run when SkillFS dies.
+#[test]
+fn a_stopped_watchdog_does_not_outlive_skillfs() {
+    let mut bench = mounted();
+    let watchdog = watchdog(bench.pid());
+    signal(watchdog, Signal::SIGSTOP);
+    bench.signal(Signal::SIGKILL);
+    bench.wait();
+    until("no watchdog", || !runs(watchdog));
+}
+
+#[test]
+fn sigterm_unmounts_and_leaves_no_watchdog() {
+    let mut bench = mounted();
+    let watchdog = watchdog(bench.pid());
+    // As a supervisor does that signals all of a service's processes.
+    signal(watchdog, Signal::SIGTERM);
+    bench.signal(Signal::SIGTERM);
+    assert!(bench.wait().success(), "{}", bench.log());
+    assert_eq!(bench.mounts(), 0);
+    until("no watchdog", || !runs(watchdog));
+    let log = bench.log();
+    assert!(!log.contains("watchdog") && !log.contains("killing"), "{log}");
+}
+
+#[test]
+fn the_watchdog_has_skillfs_user_and_none_of_its_descriptors() {
+    // One that SkillFS was started with and does not know of.
+    let handed = fs::File::open("/etc/hostname").unwrap();
+    nix::fcntl::fcntl(&handed, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
+    let bench = mounted();
+    let (pid, watchdog) = (bench.pid(), watchdog(bench.pid()));
+    let number = handed.as_raw_fd().to_string();
+    assert!(descriptors(pid).iter().any(|(n, _)| *n == number), "SkillFS has it: {:?}", descriptors(pid));
+    assert!(descriptors(pid).iter().any(|(_, to)| to.ends_with("fuse")), "{:?}", descriptors(pid));
+    let expected = [
+        ("0".to_owned(), PathBuf::from("anon_inode:[pidfd]")),
+        ("1".to_owned(), PathBuf::from("/dev/null")),
+        ("2".to_owned(), bench.path("skillfs.log")),
+    ];
+    assert_eq!(descriptors(watchdog), expected);
+    let pidfd = fs::read_to_string(format!("/proc/{watchdog}/fdinfo/0")).unwrap();
+    assert!(pidfd.lines().any(|l| l == format!("Pid:\t{pid}")), "{pidfd}");
+    let lines = |pid: i32| {
+        let kept = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:", "NoNewPrivs:"];
+        let text = status(pid);
+        text.lines().filter(|l| kept.iter().any(|k| l.starts_with(k))).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(watchdog), lines(pid));
+    assert!(status(watchdog).contains(&format!("\nUid:\t{SKILLFS_UID}\t{SKILLFS_UID}\t{SKILLFS_UID}\t")));
+    assert_eq!(fs::read(format!("/proc/{watchdog}/environ")).unwrap(), b"");
+}
+
+#[test]
+fn one_watchdog_lasts_through_decisions_and_mounts_and_a_lost_one_is_replaced() {
+    let mut bench = mounted();
+    let (pid, first) = (bench.pid(), watchdog(bench.pid()));
+    // What a provider leaves behind is ended after each decision; the watchdog is none of that.
+    for _ in 0..3 {
+        bench.refresh("s");
+    }
+    bench.restart_helper();
+    until("mounted anew", || bench.log().matches("mounted mount=").count() >= 2);
+    until("readable", || read(bench.view("s/SKILL.md")).is_ok_and(|t| t == "live"));
+    until("it is the only child", || children(pid) == [first]);
+    signal(first, Signal::SIGKILL);
+    until("reaped", || status(first).is_empty());
+    until("another one", || watchdog(pid) != first);
+    assert_eq!(children(pid).len(), 1, "no zombie");
+    assert!(bench.log().contains("the watchdog ended; starting it again"), "{}", bench.log());
+}
+
+#[test]
+fn nobody_else_has_a_use_for_the_watchdog() {
+    let bench = Bench::new();
+    let output = bench.command(&["watchdog", "/"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("for 'skillfs mount' to start"), "{said}");
+    let help = bench.command(&["--help"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&help.stdout).contains("watchdog"));
+}
