@@ -1,15 +1,17 @@
 //! Compiles `src/seccomp/*.json` into BPF programs that the helper includes as bytes.
 //!
-//! The files are seccompiler's JSON with two additions: a rule may name several `syscalls`, which is one rule for each;
-//! and `arch` keeps a rule to one architecture.
+//! The files are seccompiler's JSON with three additions: a rule may name several `syscalls`, which is one rule for
+//! each; `arch` keeps a rule to one architecture; and `any` in place of `args` is a list of [index, mask], each of which
+//! must have a bit in common with the low 32 bits of that argument. What seccompiler has would take a rule for each bit.
 //!
 //! Filters are inherited, so the helper's own allow-list is the skills' (`allow.json`) and what it needs itself
 //! (`helper.json`). What a sandbox loads is short: it takes the latter away again, and refuses or pretends what depends
 //! on arguments. Since seccompiler has one action a filter, those are programs of their own, joined into one: where one
 //! allows, the next decides.
 
-use seccompiler::{BpfProgram, TargetArch};
+use seccompiler::{BpfProgram, TargetArch, sock_filter};
 use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -18,9 +20,18 @@ const SOURCE: &str = "src/seccomp";
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 /// BPF_JMP | BPF_JA: `k` instructions are skipped.
 const JUMP: u16 = 0x05;
+/// BPF_JMP | BPF_JEQ | BPF_K, and the same with BPF_JGE.
+const EQUAL: u16 = 0x15;
+const AT_LEAST: u16 = 0x35;
+/// BPF_JMP | BPF_JSET | BPF_K.
+const ANY_BIT: u16 = 0x45;
+/// BPF_LD | BPF_W | BPF_ABS, and where the low half of the first argument is on machines that store it first.
+const LOAD: u16 = 0x20;
+const ARGUMENTS: u32 = 16;
 /// BPF_RET | BPF_K.
 const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
+const ERRNO: u32 = 0x0005_0000;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -31,6 +42,7 @@ fn main() -> Outcome<()> {
     let target = env::var("CARGO_CFG_TARGET_ARCH")?;
     // All are compiled for all, so that a mistake for one architecture is seen on the other.
     for arch in ARCHITECTURES {
+        let one = |name: &str| -> Outcome<Filter> { Ok(Filter { rules: rules(name, arch)?, ..read(name)? }) };
         let helper =
             Filter { rules: [rules("allow", arch)?, rules("helper", arch)?].concat(), ..read("helper")? };
         let helpers_own = Filter {
@@ -38,20 +50,19 @@ fn main() -> Outcome<()> {
             action: json!({ "errno": 38 }),
             rules: rules("helper", arch)?,
         };
-        let sandbox = |sockets: &str| -> Outcome<BpfProgram> {
-            let mut parts = Vec::new();
-            for name in ["pretend", "refuse", sockets] {
-                parts.push(compile(Filter { rules: rules(name, arch)?, ..read(name)? }, arch)?);
-            }
-            parts.push(compile(helpers_own.clone(), arch)?);
-            Ok(join(parts))
+        let sandbox = |names: &[&str]| -> Outcome<BpfProgram> {
+            let mut parts = names.iter().map(|name| one(name)).collect::<Outcome<Vec<_>>>()?;
+            parts.push(helpers_own.clone());
+            assemble(&parts, arch)
         };
-        let init = Filter { rules: rules("init", arch)?, ..read("init")? };
         for (name, program) in [
-            ("helper", compile(helper, arch)?),
-            ("init", compile(init, arch)?),
-            ("skill", sandbox("sockets_skill")?),
-            ("bash", sandbox("sockets_bash")?),
+            ("helper", assemble(&[helper], arch)?),
+            ("init", assemble(&[one("init")?], arch)?),
+            // Bounded: by a control group that counts all memory of the sandbox.
+            ("skill", sandbox(&["pretend", "refuse", "sockets_skill", "memory"])?),
+            ("skill_bounded", sandbox(&["pretend", "refuse", "sockets_skill"])?),
+            ("bash", sandbox(&["pretend", "refuse", "sockets_bash", "memory"])?),
+            ("bash_bounded", sandbox(&["pretend", "refuse", "sockets_bash"])?),
         ] {
             if arch == target {
                 fs::write(out.join(format!("{name}.bpf")), bytes(&program))?;
@@ -60,6 +71,7 @@ fn main() -> Outcome<()> {
     }
     Ok(())
 }
+
 #[derive(Clone)]
 struct Filter {
     /// What happens to calls that no rule matches.
@@ -107,6 +119,92 @@ fn compile(filter: Filter, arch: &str) -> Outcome<BpfProgram> {
     let text = serde_json::to_vec(&text)?;
     let mut programs = seccompiler::compile_from_json(text.as_slice(), TargetArch::try_from(arch)?)?;
     Ok(programs.remove("f").ok_or("no program")?)
+}
+
+/// What decides about one system call, by its number.
+type Bodies = BTreeMap<u32, BpfProgram>;
+
+/// One program of several filters: where one allows a call, the next decides about it. The call's number is searched for
+/// in halves instead of in a row: the kernel tries a new filter on every number there is, which is most of what loading
+/// one costs.
+fn assemble(filters: &[Filter], arch: &str) -> Outcome<BpfProgram> {
+    let mut parts: Vec<Bodies> = Vec::new();
+    let (mut head, mut end) = (BpfProgram::new(), BpfProgram::new());
+    for filter in filters {
+        let mut bodies = Bodies::new();
+        let names: BTreeSet<_> = filter.rules.iter().filter_map(|r| r["syscall"].as_str()).collect();
+        for name in names {
+            let (any, rules): (Vec<_>, Vec<_>) = filter
+                .rules
+                .iter()
+                .filter(|r| r["syscall"] == name)
+                .cloned()
+                .partition(|r| r.get("any").is_some());
+            // Without a rule of its own kind, seccompiler is asked for one, for its head and its end.
+            let plain = if rules.is_empty() { vec![json!({ "syscall": name })] } else { rules.clone() };
+            let program = compile(Filter { rules: plain, ..filter.clone() }, arch)?;
+            // Four instructions look at the architecture and load the number; three compare it.
+            let (first, rest) = program.split_at(4);
+            let [compare, _, _, body @ ..] = rest else { return Err("no comparison".into()) };
+            if (compare.code, compare.jt, compare.jf) != (EQUAL, 0, 1) {
+                return Err(format!("seccompiler begins {name} in another way").into());
+            }
+            (head, end) = (first.to_vec(), body[body.len() - 1..].to_vec());
+            let mut all = BpfProgram::new();
+            for rule in &any {
+                all.extend(bits(rule, &filter.action)?);
+            }
+            all.extend_from_slice(if rules.is_empty() { &end } else { body });
+            bodies.insert(compare.k, all);
+        }
+        parts.push(bodies);
+    }
+    let numbers: BTreeSet<u32> = parts.iter().flat_map(BTreeMap::keys).copied().collect();
+    let all: Vec<_> = numbers
+        .into_iter()
+        .map(|n| (n, join(parts.iter().filter_map(|part| part.get(&n).cloned()).collect())))
+        .collect();
+    head.extend(search(&all, &end)?);
+    Ok(head)
+}
+
+/// A rule with `any`: the action, if every argument that it names has one of the bits.
+fn bits(rule: &Value, action: &Value) -> Outcome<BpfProgram> {
+    let number = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok()).ok_or("any: not [index, mask]");
+    let conditions = rule["any"].as_array().ok_or("any: not a list")?;
+    let mut program = BpfProgram::new();
+    for (i, condition) in conditions.iter().enumerate() {
+        // To what comes after the action, past the conditions that are left.
+        let skip = u8::try_from(2 * (conditions.len() - i) - 1)?;
+        let (index, mask) = (number(&condition[0])?, number(&condition[1])?);
+        program.push(sock_filter { code: LOAD, jt: 0, jf: 0, k: ARGUMENTS + 8 * index });
+        program.push(sock_filter { code: ANY_BIT, jt: 0, jf: skip, k: mask });
+    }
+    let errno = number(&action["errno"])?;
+    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: ERRNO + errno });
+    Ok(program)
+}
+
+fn search(calls: &[(u32, BpfProgram)], end: &[sock_filter]) -> Outcome<BpfProgram> {
+    let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let middle = calls.len() / 2;
+    let mut program = BpfProgram::new();
+    match calls {
+        [] => program.extend_from_slice(end),
+        [(number, body)] => {
+            program.push(instruction(EQUAL, 0, u8::try_from(body.len())?, *number));
+            program.extend_from_slice(body);
+            program.extend_from_slice(end);
+        }
+        _ => {
+            let lower = search(&calls[..middle], end)?;
+            program.push(instruction(AT_LEAST, 0, 1, calls[middle].0));
+            program.push(instruction(JUMP, 0, 0, u32::try_from(lower.len())?));
+            program.extend(lower);
+            program.extend(search(&calls[middle..], end)?);
+        }
+    }
+    Ok(program)
 }
 
 /// One program of several: where one would allow, it goes on with the next.

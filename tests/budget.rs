@@ -108,9 +108,7 @@ fn the_root_part_links_little_and_nothing_that_parses() {
     let found: Vec<_> = forbidden.iter().filter(|f| names.contains(*f)).collect();
     assert!(found.is_empty(), "the root part links {found:?}");
 
-    // serde comes with proto in any case; naming it lets the helper's own processes use the same link.
-    let allowed: BTreeSet<String> =
-        ["caps", "cyberos-proto", "landlock", "nix", "serde"].map(String::from).into();
+    let allowed: BTreeSet<String> = ["caps", "cyberos-proto", "landlock", "nix"].map(String::from).into();
     let more: Vec<_> = direct("cyberos-priv-helper", None).difference(&allowed).cloned().collect();
     assert!(more.is_empty(), "new direct dependencies of the root part: {more:?}");
     // Both run when it is built, on data of its own, and are linked into nothing.

@@ -7,8 +7,18 @@
     reason = "what a test's own tools cannot do fails the test"
 )]
 
+#[path = "helper/backing.rs"]
+mod backing;
 #[path = "helper/cleanup.rs"]
 mod cleanup;
+#[path = "support/freezer.rs"]
+mod freezer;
+#[path = "helper/grants.rs"]
+mod grants;
+#[path = "helper/lacking.rs"]
+mod lacking;
+#[path = "helper/leases.rs"]
+mod leases;
 #[path = "helper/programs.rs"]
 mod programs;
 #[path = "helper/requests.rs"]

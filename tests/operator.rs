@@ -355,12 +355,17 @@ fn without_stdin_the_end_of_input_is_there_at_once_and_wait_knows_ended_runs() {
 
 #[test]
 fn what_the_configuration_requires_and_the_sandbox_lacks_is_refused_before_the_skill_begins() {
-    let options = Options { config: Some("sandbox:\n  require: [landlock]\n".into()), ..Options::default() };
+    let options = Options {
+        config: Some("sandbox:\n  require: [cgroup]\n".into()),
+        // No control groups of any kind in sight.
+        prelude: Some("mount -t tmpfs none /sys/fs/cgroup".into()),
+        ..Options::default()
+    };
     let up = Up::with(options, |source| {
         drop(Skill { id: "strict", main: "#!/bin/sh\necho began\n", ..Skill::default() }.write(source))
     });
     let ran = up.run("strict", &[]);
-    assert!(ran.exit == 125 && ran.stderr.contains("landlock") && ran.stdout.is_empty(), "{ran}");
+    assert!(ran.exit == 125 && ran.stderr.contains("cgroup") && ran.stdout.is_empty(), "{ran}");
     assert_eq!(up.rows("skill.invoked_started").len(), 0);
     assert_eq!(up.rows("skill.invoked_completed").len(), 0);
 }

@@ -159,7 +159,8 @@ fn an_operator_who_leaves_ends_a_run_that_does_not_read_its_input() {
     let mut child =
         command.stdin(std::fs::File::open("/dev/zero").unwrap()).stdout(Stdio::null()).spawn().unwrap();
     assert!(eventually(Duration::from_secs(10), || !up.rows("skill.invoked_started").is_empty()));
-    signal(child.id().try_into().unwrap(), Signal::SIGINT);
+    // Not SIGINT, which is ignored here when a shell has started the tests in the background.
+    signal(child.id().try_into().unwrap(), Signal::SIGTERM);
     child.wait().unwrap();
     assert!(eventually(Duration::from_secs(10), || !up.rows("skill.invoked_completed").is_empty()));
     assert_eq!(up.rows("skill.invoked_completed")[0]["extra"]["outcome"], "stopped");

@@ -270,7 +270,7 @@ fn find(broker: &Broker, text: &str) -> Result<Arc<Running>, NotRun> {
 async fn end_of(running: &Running) -> crate::running::Ended {
     let mut ended = running.ended();
     loop {
-        if let Some(ended) = *ended.borrow_and_update() {
+        if let Some(ended) = ended.borrow_and_update().clone() {
             return ended;
         }
         if ended.changed().await.is_err() {

@@ -13,10 +13,15 @@ use crate::tools::Registry;
 use crate::workers::Workers;
 use cyberos_proto::ids::InvocationId;
 use serde_json::{Value, json};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+
+/// Sandboxes that the calls of one invocation may have at once, beside its own: the helper gives all invocations
+/// together a bounded number. Further calls wait.
+const SANDBOXES: usize = 4;
 
 /// What serving one invocation needs.
 #[derive(Debug)]
@@ -25,13 +30,15 @@ pub struct Serving {
     pub invocation: Arc<Invocation>,
     /// What it may do.
     pub grants: Arc<Grants>,
+    /// The skill's sealed copy, a directory.
+    pub copy: Arc<OwnedFd>,
     /// The tools.
     pub registry: Arc<Registry>,
     /// Where it is recorded.
     pub audit: Audit,
     /// The broker's threads; the invocation takes a share.
     pub workers: Workers,
-    /// When SIGKILL is due: what `broker.status` counts down to.
+    /// When SIGKILL is due: what `broker.status` counts down to, and what no call outlasts.
     pub deadline: Instant,
     /// Bytes that Write, Edit and MemoryEmit may write (`[2.8]`).
     pub write_quota: u64,
@@ -67,7 +74,7 @@ pub(crate) struct Replied {
 /// One invocation's dispatcher.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
-    serving: Serving,
+    serving: Arc<Serving>,
     phase: watch::Sender<Phase>,
     /// Whether SIGTERM has been sent: what is cut after that is cut by the deadline.
     grace: AtomicBool,
@@ -75,6 +82,8 @@ pub(crate) struct Dispatch {
     denied: AtomicU64,
     written: AtomicU64,
     last: Mutex<Option<(u64, String)>>,
+    /// Sandboxes that its calls may have at once.
+    sandboxes: Arc<Semaphore>,
     pub(crate) rooms: Rooms,
 }
 
@@ -82,13 +91,14 @@ impl Dispatch {
     pub(crate) fn new(mut serving: Serving) -> Self {
         serving.workers = serving.workers.share();
         Dispatch {
-            serving,
+            serving: Arc::new(serving),
             phase: watch::Sender::new(Phase::Open),
             grace: false.into(),
             calls: 0.into(),
             denied: 0.into(),
             written: 0.into(),
             last: Mutex::default(),
+            sandboxes: Arc::new(Semaphore::new(SANDBOXES)),
             rooms: Rooms::new(),
         }
     }

@@ -40,6 +40,7 @@ pub mod seal;
 pub mod service;
 pub mod session;
 pub mod skill;
+pub mod space;
 pub mod terminal;
 pub mod tools;
 pub mod view;

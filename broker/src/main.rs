@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use cyberos_broker::config::{Config, GrantSet};
 use cyberos_broker::service::Broker;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -103,6 +104,10 @@ fn run(options: Options) -> Result<()> {
     // Nobody of the same uid may look into it (`[0.5]`).
     nix::sys::prctl::set_dumpable(false).context("cannot become non-dumpable")?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o027));
+    // Two hundred runs at once hold more than an ordinary shell's 1,024; without room for the descriptors of one the
+    // link to the helper would be lost, and all runs with it.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let (config, sealed, socket) = options.configuration()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(serve(config, sealed, socket));

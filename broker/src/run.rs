@@ -4,10 +4,13 @@
 
 mod plan;
 mod refused;
+mod report;
 
 use self::plan::{plan, trial};
 use self::refused::refused;
-use crate::approvals::check_tenant;
+pub use self::report::report_json;
+use self::report::{required, warn_of_skipped};
+use crate::approvals::{Approval, check_tenant};
 use crate::audit::InvokedStarted;
 use crate::call::{Invocation, TraceId};
 use crate::grants::Grants;
@@ -19,7 +22,7 @@ use crate::skill::{self, MAX_FILE, Skill, SyncClass};
 use crate::view::ViewError;
 use cyberos_proto::control::{SkillState, Verdict};
 use cyberos_proto::ids::{InvocationId, SkillName, TenantId};
-use cyberos_proto::plan::{SandboxReport, SpawnPlan};
+use cyberos_proto::plan::SpawnPlan;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -180,7 +183,7 @@ pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>
     entry_point(&skill, &sealed)?;
     let approval = broker.approval(&skill)?;
     check_tenant(&skill, approval.as_ref(), tenant).map_err(|why| NotRun::new(4, why))?;
-    let grants = broker.grants(&skill, approval.as_ref());
+    let (skill, grants) = compiled(broker, skill, approval).await?;
 
     let effort = effort(&wanted, grants.limits().effort_minutes)?;
     let invocation = Arc::new(Invocation {
@@ -208,6 +211,24 @@ pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>
     begun
 }
 
+/// Compiles what the skill may do, on a thread that may wait: roots of rules are opened, and may be on a network.
+pub async fn compiled(
+    broker: &Arc<Broker>,
+    skill: Skill,
+    approval: Option<Approval>,
+) -> Result<(Skill, Grants), NotRun> {
+    let broker = Arc::clone(broker);
+    let work = tokio::task::spawn_blocking(move || {
+        let grants = broker.grants(&skill, approval.as_ref());
+        (skill, grants)
+    });
+    match tokio::time::timeout(VERDICT_LIMIT, work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(e)) => Err(NotRun::new(1, format!("the grants could not be compiled: {e}"))),
+        Err(_) => Err(NotRun::new(1, "a directory that is to be granted did not answer within 35 s")),
+    }
+}
+
 struct Parts {
     state: SkillState,
     sealed: Arc<Sealed>,
@@ -229,7 +250,8 @@ async fn begin(
     let Parts { state, sealed, skill, grants, invocation, uid, listener, effort } = parts;
     let capture = broker.logs.create(&invocation.id.to_string());
     let capture = Arc::new(capture.map_err(|e| NotRun::new(1, format!("cannot keep the output: {e}")))?);
-    let root = sealed.root().try_clone_to_owned().map_err(|e| NotRun::new(1, e.to_string()))?;
+    let copy = || sealed.root().try_clone_to_owned().map_err(|e| NotRun::new(1, e.to_string()));
+    let (root, copy) = (copy()?, Arc::new(copy()?));
     if !broker.config.require.is_empty() {
         // When the skill's own sandbox has a report, the skill has begun.
         let tried = broker.helper.spawn(invocation.id, trial(&plan)?, vec![]).await;
@@ -244,6 +266,7 @@ async fn begin(
         .await
         .map_err(|e| refused(&e, &skill, &sealed))?;
     required(broker, &spawned.report)?;
+    warn_of_skipped(invocation.id, &spawned.report);
     let sandbox = report_json(&spawned.report);
     let epoch = state.epoch.to_string();
     let row = InvokedStarted {
@@ -276,7 +299,8 @@ async fn begin(
     let running =
         Arc::new(Running::new(Arc::clone(&invocation), Arc::clone(&capture), about, started + effort));
     broker.remember(&running);
-    let session = match session::serve(listener, uid, broker.serving(&invocation, grants, started + effort)) {
+    let serving = broker.serving(&invocation, grants, copy, started + effort);
+    let session = match session::serve(listener, uid, serving) {
         Ok(session) => session,
         Err(e) => {
             broker.audit.invoked_completed(&invocation, &Ended::aborted().row());
@@ -330,26 +354,6 @@ fn args_json(args: &[Vec<u8>]) -> Value {
             Err(_) => json!({ "hex": crate::audit::canonical::hex(arg) }),
         })
         .collect()
-}
-
-/// A sandbox's report as rows, `status` and `run --json` have it.
-pub fn report_json(report: &SandboxReport) -> Value {
-    let words =
-        |features: &[cyberos_proto::plan::Feature]| features.iter().map(|f| f.as_str()).collect::<Vec<_>>();
-    json!({ "enforced": words(&report.enforced), "skipped": words(&report.skipped) })
-}
-
-fn required(broker: &Broker, report: &SandboxReport) -> Result<(), NotRun> {
-    let missing: Vec<&str> =
-        report.skipped.iter().filter(|f| broker.config.require.contains(f)).map(|f| f.as_str()).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let missing = missing.join(", ");
-    Err(NotRun::new(
-        125,
-        format!("this sandbox would lack {missing}, which the configuration requires (sandbox.require)"),
-    ))
 }
 
 fn entry_point(skill: &Skill, sealed: &Sealed) -> Result<(), NotRun> {

@@ -31,7 +31,7 @@ const VERDICT_EVERY: Duration = Duration::from_secs(1);
 const REAP_LIMIT: Duration = Duration::from_secs(20);
 
 /// How an invocation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// What it is called.
     pub outcome: Outcome,
@@ -39,12 +39,14 @@ pub struct Ended {
     pub exit: Option<Exit>,
     /// From spawn to end.
     pub duration: Duration,
+    /// Number and tool of the last call that it asked for.
+    pub last_call: Option<(u64, String)>,
 }
 
 impl Ended {
     /// An end that nobody saw.
     pub fn aborted() -> Self {
-        Ended { outcome: Outcome::Aborted, exit: None, duration: Duration::ZERO }
+        Ended { outcome: Outcome::Aborted, exit: None, duration: Duration::ZERO, last_call: None }
     }
 
     /// The same for the ledger.
@@ -185,6 +187,8 @@ impl Running {
             "exit_code": row.exit_code,
             "signal": row.signal,
             "duration_ms": row.duration_ms,
+            "deadline_ms": self.about["deadline_ms"],
+            "last_tool_call": ended.last_call.as_ref().map(|(call, tool)| json!({ "call": call, "tool_name": tool })),
             "stdout_bytes": out.length,
             "stdout_truncated": out.truncated,
             "stderr_bytes": err.length,
@@ -224,7 +228,8 @@ impl Watch {
             self.pump.abort();
         }
         self.running.capture.end();
-        let ended = Ended { outcome: ours.outcome(exit), exit, duration };
+        let last_call = self.session.last_tool_call();
+        let ended = Ended { outcome: ours.outcome(exit), exit, duration, last_call };
         self.audit.invoked_completed(&self.running.invocation, &ended.row());
         let id = self.running.invocation.id;
         if let Err(e) = self.helper.release(id).await {
@@ -325,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_exit_status_tells_the_outcome() {
-        let ended = |outcome, exit| Ended { outcome, exit, duration: Duration::ZERO }.status();
+        let ended = |outcome, exit| Ended { outcome, exit, ..Ended::aborted() }.status();
         assert_eq!(ended(Outcome::Error, Some(Exit::Code(3))), 3);
         assert_eq!(ended(Outcome::Panic, Some(Exit::Signal(11))), 139);
         assert_eq!(ended(Outcome::Killed, Some(Exit::Signal(9))), 137);

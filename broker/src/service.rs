@@ -14,6 +14,7 @@ use crate::running::{Running, millis};
 use crate::seal::{Caps, Sealer};
 use crate::session::Serving;
 use crate::skill::Skill;
+use crate::space::Space;
 use crate::tools::{Deps, Registry};
 use crate::view::View;
 use crate::workers::Workers;
@@ -22,6 +23,7 @@ use cyberos_proto::control::SkillState;
 use cyberos_proto::ids::{InvocationId, SkillName};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
@@ -58,11 +60,15 @@ impl Broker {
             tracing::warn!(%segment, offset, bytes, fault = ?cut.fault, "the ledger's torn tail, never acknowledged as durable, was cut");
         }
         let store = Arc::new(Store::open(&state.join("tenants"))?);
+        let helper = Helper::new(&config.helper_socket);
         let registry = Arc::new(
             Registry::standard(Deps {
                 audit: audit.clone(),
                 store,
                 tenant_quota: config.quota.tenant_store_mb << 20,
+                helper: helper.clone(),
+                require: config.require.clone(),
+                space: Space::open(&state).context("the state directory")?,
             })
             .context("the tool registry")?,
         );
@@ -76,7 +82,7 @@ impl Broker {
         let logs = Logs::open(&state.join("logs")).context("the captured output")?;
         let never = Arc::new(NeverGrantable::new(&config));
         Ok(Arc::new(Broker {
-            helper: Helper::new(&config.helper_socket),
+            helper,
             view: View::new(&config.skillfs_control),
             sealer,
             audit,
@@ -135,13 +141,20 @@ impl Broker {
     }
 
     /// What a session needs to answer calls.
-    pub(crate) fn serving(&self, invocation: &Arc<Invocation>, grants: Grants, deadline: Instant) -> Serving {
+    pub(crate) fn serving(
+        &self,
+        invocation: &Arc<Invocation>,
+        grants: Grants,
+        copy: Arc<OwnedFd>,
+        deadline: Instant,
+    ) -> Serving {
         Serving {
             invocation: Arc::clone(invocation),
             grants: Arc::new(grants),
+            copy,
             registry: Arc::clone(&self.registry),
             audit: self.audit.clone(),
-            workers: self.workers.share(),
+            workers: self.workers.clone(),
             deadline: deadline.into_std(),
             write_quota: self.config.quota.invocation_write_mb << 20,
         }
@@ -175,16 +188,19 @@ impl Broker {
             "invocations": invocations,
             "audit": audit.ledger,
             "skillfs": skillfs,
+            "state": self.config.state,
+            "work": self.config.work,
             "version": env!("CARGO_PKG_VERSION"),
         })
     }
 
     /// `cyberos skill show` (`[4.0]`).
-    pub async fn show(&self, name: &SkillName) -> Result<Value, NotRun> {
+    pub async fn show(self: &Arc<Self>, name: &SkillName) -> Result<Value, NotRun> {
         let Shown { state, sealed } = crate::run::shown(self, name).await?;
         let skill = crate::run::load(name, &sealed)?;
         let approval = self.approval(&skill)?;
-        let grants = self.grants(&skill, approval.as_ref());
+        let approved = approval.as_ref().is_some_and(|a| a.covers(&skill));
+        let (skill, grants) = crate::run::compiled(self, skill, approval).await?;
         let wishes = Wishes::of(&skill);
         let mut answer = skill_json(&state);
         answer["id"] = skill.id.clone().into();
@@ -194,13 +210,21 @@ impl Broker {
         answer["signature"] = "none".into();
         answer["wishes"] = json!(wishes);
         answer["wishes_digest"] = wishes.digest().into();
-        answer["approved"] = approval.is_some_and(|a| a.covers(&skill)).into();
+        answer["approved"] = approved.into();
         answer["granted_tools"] =
             grants.tools().into_iter().filter(|t| self.registry.get(t).is_some()).collect();
+        answer["bash_directories"] = bash_directories(&grants);
         answer["limits"] = limits_json(grants.limits());
         answer["not_granted"] = self.not_granted(&grants).into();
         Ok(answer)
     }
+}
+
+/// What Bash would see, and what of it it could change.
+fn bash_directories(grants: &Grants) -> Value {
+    let (directories, writable) = grants.directories();
+    let how = if writable { "may write what belongs to user cyberos" } else { "read-only" };
+    directories.iter().map(|d| format!("{} ({how})", d.path.as_str())).collect()
 }
 
 fn limits_json(limits: Limits) -> Value {

@@ -14,9 +14,9 @@ const SLACK: Duration = Duration::from_secs(5);
 /// Answers of `refresh` wait for the provider: 30 s for scan and resolve, several skills after each other.
 const REFRESH_LIMIT: Duration = Duration::from_secs(120);
 
-/// Most questions at a time of either kind. SkillFS serves 16 of one user, and closes what is beyond; a place there
-/// becomes free a little after its link is closed.
-const PLACES: usize = 6;
+/// Most questions at a time of either kind, so that a burst of runs waits and none is turned away. SkillFS serves 256 of
+/// one user, and closes what is beyond; a place there becomes free a little after its link is closed.
+const PLACES: usize = 100;
 
 /// Why SkillFS gave no answer.
 #[derive(Debug, thiserror::Error)]

@@ -1,18 +1,11 @@
-//! PID 1 of a sandbox: builds it, starts the program, gives up everything, reports the program's end and ends the
+//! PID 1 of a sandbox: completes it, starts the program, gives up everything, reports the program's end and ends the
 //! sandbox with it. It has a uid of its own, so that the skill can neither signal nor see it.
 
-use crate::child::{self, Boot};
-use crate::hold::{Inner, Note, ready};
-use crate::{step, sys};
-use cyberos_proto::link::Wait;
-use cyberos_proto::message::{Exit, Refusal};
+use crate::child::{self, Boot, filter};
+use crate::prelude::*;
+use cyberos_proto::message::Exit;
 use nix::sys::wait::{WaitStatus, wait};
-use nix::sys::{prctl, signal::Signal};
-use nix::unistd::{Pid, pipe2, write};
-use nix::{errno::Errno, fcntl::OFlag, poll::PollFlags};
-use std::{os::fd::AsFd, time::Duration};
-
-static FILTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init.bpf"));
+use std::convert::Infallible;
 
 /// Runs in the new process, in its new namespaces. Its exit ends them.
 pub(crate) fn run(boot: &Boot<'_>) -> i32 {
@@ -24,33 +17,35 @@ pub(crate) fn run(boot: &Boot<'_>) -> i32 {
     0
 }
 
-fn start(boot: &Boot<'_>) -> Result<Pid, Refusal> {
+fn start(boot: &Boot<'_>) -> Step<Pid> {
     die_with_parent(&boot.link)?;
-    let mut keep = vec![boot.link.as_fd(), boot.until_exec.as_fd()];
+    let mut keep = vec![boot.link.as_fd(), boot.template, boot.network];
     keep.extend(boot.attach.iter().map(|a| a.tree.as_fd()));
     keep.extend(boot.stdio.iter().map(AsFd::as_fd));
     sys::close_all_but(&mut keep);
-    // Where memory runs out, the skill goes first, however the helper is protected.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "200");
-    child::build_root(boot)?;
-    child::give_up_privileges()?;
+    child::enter_view(boot)?;
 
-    let (go, release) = step("pipe", pipe2(OFlag::O_CLOEXEC))?;
-    let (pid, program) = step("fork", sys::fork(0, || child::program(boot, &go)))?;
-    let told = boot.link.send(&Note::Started, &[program.as_fd()], Wait::Block);
-    step("name the program", told.map_err(|_| Errno::EPIPE))?;
-    sys::close_all_but(&mut [boot.link.as_fd(), release.as_fd()]);
-    child::become_uid(boot.init_uid)?;
+    // What it is if the program's process ends before it can say more.
+    let mut failed = step("the program's process", Err::<Infallible, _>(Errno::ECHILD)).err();
+    let (pid, program) = step("fork", sys::vfork(|| failed = child::execute(boot, &mut failed).err()))?;
+    // It runs now, but cannot reach this process: it is another user's, and sees and signals only its own.
+    if let Some(refusal) = failed {
+        return Err(refusal);
+    }
+    // Its end costs more than a program's, so it is left to the link, after the news.
+    let view = step("its view", sys::open("/proc/self/ns/mnt", OFlag::O_RDONLY))?;
+    sys::close_all_but(&mut [boot.link.as_fd(), program.as_fd(), view.as_fd()]);
+    child::become_uid(boot.ceiling.text.init_uid(boot.uid))?;
     die_with_parent(&boot.link)?;
-    child::never_skipped("seccomp", sys::load_filter(FILTER))?;
-    step("release the program", write(&release, &[1]))?;
-    Ok(pid)
+    never_skipped("seccomp", sys::load_filter(filter!("init")))?;
+    let told = boot.link.send(&Note::Started, &[program.as_fd(), view.as_fd()], Wait::Block);
+    step("name the program", told).map(|()| pid)
 }
 
 /// The kernel kills this process when the link process ends; if that has happened before it was asked, the link says.
-fn die_with_parent(link: &Inner) -> Result<(), Refusal> {
+fn die_with_parent(link: &Inner) -> Step<()> {
     step("parent's death signal", prctl::set_pdeathsig(Signal::SIGKILL))?;
-    let gone = ready(link.as_fd(), PollFlags::empty(), Duration::ZERO);
+    let gone = sys::hung_up(link.as_fd());
     step("the link process has gone", if gone { Err(Errno::EPIPE) } else { Ok(()) })
 }
 
@@ -60,9 +55,7 @@ fn until_end(program: Pid) -> Exit {
     loop {
         match wait() {
             Ok(WaitStatus::Exited(pid, code)) if pid == program => return Exit::Code(byte(code)),
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
-                return Exit::Signal(byte(signal as i32));
-            }
+            Ok(WaitStatus::Signaled(pid, by, _)) if pid == program => return Exit::Signal(byte(by as i32)),
             Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => return Exit::Signal(9),
         }

@@ -2,33 +2,58 @@
 //! its own, so that a peer that makes it wait hangs only itself. When the peer or the parent goes, everything that
 //! the link made goes.
 
-use crate::ceiling::{Ceiling, Role};
-use crate::gate::{self, Phase};
-use crate::hold::{Holdings, Inner, Note, Thing, ready};
-use crate::spawn::{self, Invocation, KILL_LIMIT};
-use crate::{fuse, lease, log, socket, step, sys};
-use cyberos_proto::ids::{InvocationId, MountId};
-use cyberos_proto::link::{Link, LinkError, Peer, Wait};
-use cyberos_proto::message::{Event, Exit, FromHelper, Refusal, Reply, Request, Signal};
-use cyberos_proto::plan::{SandboxReport, SpawnPlan};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::{errno::Errno, libc::SIGTERM};
-use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::{convert::Infallible, time::Duration};
+use crate::ceiling::Role;
+use crate::hold::Holdings;
+use crate::prelude::*;
+use crate::spawn::{self, KILL_LIMIT, Sandbox};
+use crate::template::Templates;
+use crate::{fuse, lease, socket};
+use cyberos_proto::ceiling::RootKind;
+use cyberos_proto::gate::{self, Phase};
+use cyberos_proto::message::{Event, Exit, FromHelper, MAX_BACKING, Reply, Request, Signal, Subject};
+use cyberos_proto::plan::SpawnPlan;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::convert::Infallible;
 
 /// A peer that takes nothing for so long is gone.
 pub(crate) const SEND_LIMIT: Duration = Duration::from_secs(5);
 
+/// Most networks that wait for a sandbox.
+const MOST_NETWORKS: usize = 16;
+
 /// What a link has made.
 #[derive(Default)]
 pub(crate) struct Made {
-    holdings: Holdings,
+    pub(crate) holdings: Holdings,
     /// Free uids; the one that has been free for longest is first.
     free: VecDeque<u32>,
-    invocations: BTreeMap<InvocationId, Invocation>,
-    /// Views, with what ends when their server has gone or hangs.
-    views: BTreeMap<MountId, OwnedFd>,
+    pub(crate) invocations: BTreeMap<InvocationId, Invocation>,
+    pub(crate) templates: Templates,
+    /// Empty network namespaces that no process is in. Each sandbox has one of its own while it runs; making one costs
+    /// more than all the rest of a sandbox, so it is used again after the last process of the sandbox before has ended,
+    /// and every socket in it with that. One for all at once would show each the names of the others' sockets.
+    pub(crate) networks: Vec<OwnedFd>,
+    views: BTreeMap<MountId, View>,
+}
+
+/// A lease.
+#[derive(Default)]
+pub(crate) struct Invocation {
+    pub(crate) uid: u32,
+    /// The inode of its socket, if it has one.
+    pub(crate) socket: Option<u64>,
+    pub(crate) sandbox: Option<Sandbox>,
+    /// Something in its sandbox waits in the kernel: it goes when that has ended.
+    released: bool,
+}
+
+/// A view that is mounted.
+struct View {
+    /// A copy of the server's end, only where the ceiling has backing files: while it is open, a mount whose server has
+    /// gone hangs who looks at it. So it goes first when the link ends.
+    server: Option<OwnedFd>,
+    /// Numbers of its backing files.
+    backing: BTreeSet<u32>,
 }
 
 /// One peer's link.
@@ -41,45 +66,34 @@ pub(crate) struct Session<'a> {
     pub(crate) made: Made,
 }
 
-type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
-
-/// Why a link ends.
-fn end(e: LinkError) -> String {
-    if matches!(e, LinkError::WouldBlock) { "the peer does not read".into() } else { e.to_string() }
-}
+pub(crate) type Answer = Step<(Reply, Vec<OwnedFd>)>;
 
 impl Session<'_> {
     /// Serves until the peer or the parent goes, or does what ends a link; then ends all that was made.
     pub(crate) fn serve(mut self) -> i32 {
         let Err(why) = self.turns();
-        self.made.holdings.end(Some(&self.notes));
+        self.made.views.clear();
+        self.made.holdings.end();
+        // The parent may be gone, and nobody else would remove what is empty now.
+        for init in self.made.holdings.alive() {
+            sys::readable(init, KILL_LIMIT);
+        }
+        self.made.invocations.values().for_each(|held| self.ceiling.groups.remove(held.uid));
         log(&format!("link of {:?}, pid {}, ended: {why}", self.role, self.peer.pid));
         0
     }
 
     fn turns(&mut self) -> Result<Infallible, String> {
-        let now = |fd: BorrowedFd<'_>| ready(fd, PollFlags::POLLIN, Duration::ZERO);
+        let now = |fd: BorrowedFd<'_>| sys::readable(fd, Duration::ZERO);
         loop {
             let made = &self.made;
-            let sandboxes: Vec<_> = made.invocations.keys().map(|id| (*id, Thing::Sandbox(*id))).collect();
-            let inits = sandboxes.iter().filter_map(|(_, thing)| made.holdings.fd(*thing).ok());
-            let fds = [self.link.as_fd(), self.notes.as_fd()].into_iter().chain(inits);
-            let fds = fds.chain(made.views.values().map(AsFd::as_fd));
-            let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(e) => return Err(format!("poll: {e}")),
-            }
-            if now(self.notes.as_fd()) {
-                return Err("the parent has gone".into());
-            }
-            if let Some((mount, _)) = made.views.iter().find(|(_, watcher)| now(watcher.as_fd())) {
-                return Err(format!("the server of mount {} has gone or hangs", mount.get()));
-            }
-            for (invocation, thing) in sandboxes {
-                if self.made.holdings.fd(thing).is_ok_and(now) {
-                    self.ended(invocation, Duration::ZERO)?;
-                }
+            let mut news = vec![self.link.as_fd(), self.notes.as_fd()];
+            news.extend(made.holdings.sandboxes().map(|(_, init)| init));
+            named("poll", sys::wait_any(&news, &[], None))?;
+            must(!now(self.notes.as_fd()), "the parent has gone")?;
+            let ended = made.holdings.sandboxes().filter(|(_, init)| now(*init)).map(|(id, _)| id);
+            for id in ended.collect::<Vec<_>>() {
+                self.ended(id, Duration::ZERO)?;
             }
             self.request()?;
         }
@@ -89,25 +103,22 @@ impl Session<'_> {
         let (request, fds) = match self.link.receive(Wait::No) {
             Ok(received) => received,
             Err(LinkError::WouldBlock) => return Ok(()),
-            Err(e @ (LinkError::Malformed | LinkError::Descriptors)) => {
-                self.reply(Err(Refusal::Malformed))?;
-                return Err(end(e));
+            Err(e) => {
+                if matches!(e, LinkError::Malformed | LinkError::Descriptors) {
+                    self.reply(Err(Refusal::Malformed))?;
+                }
+                return Err(e.to_string());
             }
-            Err(e) => return Err(end(e)),
         };
-        let phase =
-            match &request {
-                Request::CreateSocket { invocation: id }
-                | Request::Spawn { invocation: id, .. }
-                | Request::Signal { invocation: id, .. }
-                | Request::Release { invocation: id } => {
-                    let running = self.made.invocations.get(id).map(|i| i.sandbox.is_some());
-                    running.map_or(Phase::Unknown, |is| if is { Phase::Running } else { Phase::Leased })
-                }
-                Request::Mount { mount } | Request::Unmount { mount } => {
-                    if self.made.views.contains_key(mount) { Phase::Mounted } else { Phase::Unknown }
-                }
-            };
+        let phase = match request.subject() {
+            Subject::Invocation(id) => match self.made.invocations.get(&id) {
+                None => Phase::Unknown,
+                Some(_) if self.made.holdings.fd(Thing::Sandbox(id)).is_some() => Phase::Running,
+                Some(_) => Phase::Leased,
+            },
+            Subject::Mount(mount) if self.made.views.contains_key(&mount) => Phase::Mounted,
+            Subject::Mount(_) => Phase::Unknown,
+        };
         let answer = match gate::admit(self.role, &request, phase) {
             Ok(()) => self.act(request, &fds)?,
             Err(refusal) => Err(refusal),
@@ -116,7 +127,7 @@ impl Session<'_> {
         drop(fds);
         let role = matches!(answer, Err(Refusal::Role));
         self.reply(answer)?;
-        if role { Err("a request of another role".into()) } else { Ok(()) }
+        must(!role, "a request of another role")
     }
 
     fn reply(&self, answer: Answer) -> Result<(), String> {
@@ -124,8 +135,12 @@ impl Session<'_> {
             log(&format!("refused to pid {}: {refusal}", self.peer.pid));
             (Reply::Refused(refusal), Vec::new())
         });
-        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        self.link.send(&FromHelper::Reply(reply), &fds, Wait::Block).map_err(end)
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        self.tell(&FromHelper::Reply(reply), &fds)
+    }
+
+    fn tell(&self, message: &FromHelper, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+        named("the peer does not read", self.link.send(message, fds, Wait::Block))
     }
 
     fn act(&mut self, request: Request, fds: &[OwnedFd]) -> Result<Answer, String> {
@@ -133,98 +148,153 @@ impl Session<'_> {
             Request::CreateSocket { invocation } => return Ok(self.create_socket(invocation)),
             Request::Spawn { invocation, plan } => return Ok(self.spawn(invocation, &plan, fds)),
             Request::Mount { mount } => return Ok(self.mount(mount)),
+            Request::RegisterBacking { mount } => return Ok(self.register(mount, fds)),
             Request::Signal { invocation, signal } => self.signal(invocation, signal),
             Request::Release { invocation } => self.release(invocation)?,
             Request::Unmount { mount } => self.take_off(mount),
+            Request::CloseBacking { mount, id } => self.forget(mount, id),
         }
         Ok(Ok((Reply::Done, Vec::new())))
     }
 
-    fn create_socket(&mut self, id: InvocationId) -> Answer {
-        let most = self.ceiling.max_sandboxes;
-        if self.made.invocations.len() >= most {
-            return Err(Refusal::Ceiling(format!("max_sandboxes is {most}")));
+    /// Leases a uid to an invocation.
+    fn lease(&mut self, id: InvocationId) -> Step<u32> {
+        let (ceiling, made) = (self.ceiling, &mut self.made);
+        if made.invocations.len() >= ceiling.text.max_sandboxes {
+            return Err(Refusal::Ceiling(format!("max_sandboxes is {}", ceiling.text.max_sandboxes)));
         }
-        let made = &mut self.made;
         if made.free.is_empty() {
-            let (first, lock) = lease::take_block(self.ceiling)?;
+            let (first, lock) = lease::take_block(&ceiling.text)?;
             made.holdings.hold(&self.notes, Thing::Block(first), vec![lock])?;
             made.free.extend(lease::block(first).skip(1));
         }
         let uid = step("lease", made.free.pop_front().ok_or(Errno::EAGAIN))?;
-        let (fd, inode) = socket::create(id, uid).inspect_err(|_| made.free.push_back(uid))?;
-        made.invocations.insert(id, Invocation { id, uid, inode, sandbox: None, released: false });
+        made.invocations.insert(id, Invocation { uid, ..Invocation::default() });
+        ceiling.groups.make(uid).inspect_err(|_| self.free(id)).map(|()| uid)
+    }
+
+    /// Forgets an invocation; its uid is for others again.
+    fn free(&mut self, id: InvocationId) {
+        let Some(held) = self.made.invocations.remove(&id) else { return };
+        self.ceiling.groups.remove(held.uid);
+        self.made.free.push_back(held.uid);
+    }
+
+    fn create_socket(&mut self, id: InvocationId) -> Answer {
+        let uid = self.lease(id)?;
+        let (fd, inode) = socket::create(id, uid).inspect_err(|_| self.free(id))?;
+        self.made.invocations.entry(id).and_modify(|held| held.socket = Some(inode));
         Ok((Reply::SocketCreated { uid }, vec![fd]))
     }
 
     fn spawn(&mut self, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Answer {
-        let held = step("invocation", self.made.invocations.get_mut(&id).ok_or(Errno::ENOENT))?;
-        let held_by = (&mut self.made.holdings, &self.notes);
-        let (sandbox, pipes) = spawn::spawn(self.ceiling, held_by, held, plan, fds)?;
-        held.sandbox = Some(sandbox);
-        let (uid, enforced, skipped) = (held.uid, spawn::ENFORCED.into(), spawn::SKIPPED.into());
-        Ok((Reply::Spawned { report: SandboxReport { uid, enforced, skipped } }, pipes))
+        // Without a socket it may be the first that is heard of the invocation; then a refusal leaves no lease.
+        let fresh = !self.made.invocations.contains_key(&id);
+        if fresh {
+            self.lease(id)?;
+        }
+        let spawned = spawn::spawn(self, id, plan, fds);
+        if spawned.is_err() {
+            self.made.invocations.entry(id).and_modify(|held| held.released = fresh);
+            let _ = self.ended(id, Duration::ZERO);
+        }
+        spawned
     }
 
     /// What has ended already needs no signal.
     fn signal(&mut self, id: InvocationId, signal: Signal) {
         let Some(Invocation { sandbox: Some(sandbox), .. }) = self.made.invocations.get(&id) else { return };
-        let _ = match signal {
-            Signal::Term => sys::pidfd_signal(sandbox.program.as_fd(), SIGTERM),
-            Signal::Kill => self.made.holdings.kill(Thing::Sandbox(id)),
-        };
+        match signal {
+            Signal::Term => drop(sys::pidfd_signal(sandbox.program.as_fd(), libc::SIGTERM)),
+            Signal::Kill => self.kill(id),
+        }
     }
 
-    fn release(&mut self, invocation: InvocationId) -> Result<(), String> {
-        let Some(held) = self.made.invocations.get_mut(&invocation) else { return Ok(()) };
+    /// Kills every process of a sandbox.
+    fn kill(&self, id: InvocationId) {
+        let init = self.made.holdings.fd(Thing::Sandbox(id));
+        let _ = init.map(|init| sys::pidfd_signal(init, libc::SIGKILL));
+    }
+
+    fn release(&mut self, id: InvocationId) -> Result<(), String> {
+        let Some(held) = self.made.invocations.get_mut(&id) else { return Ok(()) };
         held.released = true;
-        socket::remove(invocation, held.inode, held.uid);
-        let _ = self.made.holdings.kill(Thing::Sandbox(invocation));
-        self.ended(invocation, KILL_LIMIT)
+        if let Some(inode) = held.socket {
+            socket::remove(id, inode, held.uid);
+        }
+        self.kill(id);
+        self.ended(id, KILL_LIMIT)
     }
 
-    /// Deals with a sandbox if its last process ends in time: reaps it, and tells the peer how its program ended.
+    /// If the last process of a sandbox ends in time: tells the peer how its program ended, and lets go of the rest.
     fn ended(&mut self, invocation: InvocationId, limit: Duration) -> Result<(), String> {
-        let thing = Thing::Sandbox(invocation);
-        if let Ok(init) = self.made.holdings.fd(thing) {
-            if !spawn::reap(init, limit) {
-                return Ok(());
-            }
-            self.made.holdings.drop(&self.notes, thing);
+        let init = self.made.holdings.fd(Thing::Sandbox(invocation));
+        if init.is_some_and(|init| !spawn::reap(init, limit)) {
+            return Ok(());
         }
         let Some(held) = self.made.invocations.get_mut(&invocation) else { return Ok(()) };
-        let sandbox = held.sandbox.take();
-        if held.released {
-            self.made.free.push_back(held.uid);
-            self.made.invocations.remove(&invocation);
+        let released = held.released;
+        if let Some(sandbox) = held.sandbox.take() {
+            let exit = match sandbox.boot.receive(Wait::No) {
+                Ok((Note::Ended(exit), _)) => exit,
+                // The init was killed, and the program with it.
+                _ => Exit::Signal(9),
+            };
+            self.made.networks.truncate(MOST_NETWORKS - 1);
+            self.made.networks.push(sandbox.network);
+            self.tell(&FromHelper::Event(Event::Exited { invocation, exit }), &[])?;
         }
-        let Some(sandbox) = sandbox else { return Ok(()) };
-        let exit = sandbox.exit.unwrap_or_else(|| match sandbox.boot.receive(Wait::No) {
-            Ok((Note::Ended(exit), _)) => exit,
-            // The init was killed, and the program with it.
-            _ => Exit::Signal(9),
-        });
-        self.link.send(&FromHelper::Event(Event::Exited { invocation, exit }), &[], Wait::Block).map_err(end)
+        self.made.holdings.drop(&self.notes, Thing::Sandbox(invocation));
+        if released {
+            self.free(invocation);
+        }
+        Ok(())
     }
 
     fn mount(&mut self, mount: MountId) -> Answer {
         let point = self.ceiling.mounts.get(&mount);
         let point = point.ok_or_else(|| Refusal::Ceiling(format!("there is no mount {}", mount.get())))?;
         let (server, kept) = fuse::prepare(self.ceiling, point, self.peer)?;
+        let copy = self.ceiling.has(RootKind::Backing).then(|| server.try_clone());
+        let copy = step("copy the server's end", copy.transpose())?;
         // Held before it is attached: there is no moment in which nobody would take it off.
         self.made.holdings.hold(&self.notes, Thing::Mount(mount), kept.into())?;
-        let attached = fuse::attach(self.made.holdings.fd(Thing::Mount(mount))?, point);
-        let watcher = attached.inspect_err(|_| self.take_off(mount))?;
-        self.made.views.insert(mount, watcher);
+        let view = self.made.holdings.fd(Thing::Mount(mount)).ok_or(Refusal::Phase)?;
+        let attached = step("attach the view", sys::attach(view, point.dir.as_fd()));
+        attached.inspect_err(|_| self.take_off(mount))?;
+        self.made.views.insert(mount, View { server: copy, backing: BTreeSet::new() });
         log(&format!("mounted {}", point.name.display()));
         Ok((Reply::Mounted, vec![server]))
     }
 
     fn take_off(&mut self, mount: MountId) {
-        if let Ok(Err(e)) = self.made.holdings.fd(Thing::Mount(mount)).map(fuse::unmount) {
+        self.made.views.remove(&mount);
+        if let Some(Err(e)) = self.made.holdings.fd(Thing::Mount(mount)).map(fuse::unmount) {
             log(&format!("mount {} cannot be taken off: {e}", mount.get()));
         }
-        self.made.views.remove(&mount);
         self.made.holdings.drop(&self.notes, Thing::Mount(mount));
+    }
+
+    fn register(&mut self, mount: MountId, fds: &[OwnedFd]) -> Answer {
+        let (view, point) = (self.made.views.get_mut(&mount), self.ceiling.mounts.get(&mount));
+        let (Some(view), Some(point), [file]) = (view, point, fds) else { return Err(Refusal::Phase) };
+        if view.backing.len() >= MAX_BACKING {
+            return Err(Refusal::Ceiling(format!("at most {MAX_BACKING} backing files")));
+        }
+        self.ceiling.backs(file.as_fd(), !point.read_only)?;
+        let server = view.server.as_ref().ok_or(Errno::EBADF);
+        let id = server.and_then(|server| sys::backing_open(server.as_fd(), file.as_fd()));
+        let id = step("backing file", id)?;
+        view.backing.insert(id);
+        Ok((Reply::Backing { id }, Vec::new()))
+    }
+
+    fn forget(&mut self, mount: MountId, id: u32) {
+        let Some(View { server: Some(server), backing, .. }) = self.made.views.get_mut(&mount) else {
+            return;
+        };
+        if backing.remove(&id) {
+            let _ = sys::backing_close(server.as_fd(), id);
+        }
     }
 }

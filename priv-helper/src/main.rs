@@ -5,37 +5,37 @@
 //! (PrivateTmp, ProtectSystem, …) would hide views and sockets from everybody else while every call succeeds.
 
 mod ceiling;
+mod cgroup;
 mod child;
 mod fuse;
-mod gate;
+mod grant;
 mod hold;
 mod init;
 mod lease;
 mod link;
 mod parent;
+mod prelude;
 mod socket;
 mod spawn;
 mod sys;
+mod template;
 
 use caps::{CapSet, Capability, CapsHashSet};
-use cyberos_proto::message::Refusal;
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
-use nix::sys::prctl;
+use cyberos_proto::start::{activated, ceiling_file};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
-use nix::sys::stat::{Mode, umask};
-use std::fmt::Display;
+use prelude::*;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What root's work here needs; everything else is given up at once.
 const CAPABILITIES: [Capability; 7] = [
     Capability::CAP_SYS_ADMIN,       // namespaces, mounts
+    Capability::CAP_SYS_CHROOT,      // a template's mount namespace
     Capability::CAP_SETUID,          // a sandbox's uid
     Capability::CAP_SETGID,          // and gid
-    Capability::CAP_SETPCAP,         // an empty bounding set
     Capability::CAP_KILL,            // signals to other uids
     Capability::CAP_DAC_READ_SEARCH, // sealed copies lie in directories of the broker's alone
     Capability::CAP_FOWNER,          // removal of a lease's socket from sticky /tmp
@@ -48,52 +48,47 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<(), String> {
-    activated()?;
-    let ceiling = arguments()?;
+    activated(std::process::id(), |key| std::env::var(key).ok())?;
+    let ceiling = ceiling_file(std::env::args_os().skip(1))?;
     sys::clear_environment();
     let listener = listener()?;
     sys::close_all_but(&mut [listener.as_fd()]);
-    standard_streams()?;
     named("non-dumpable", prctl::set_dumpable(false))?;
     named("no_new_privs", prctl::set_no_new_privs())?;
     named("subreaper", prctl::set_child_subreaper(true))?;
+    sys::default_signals((1..=64).filter(|signal| *signal != nix::libc::SIGPIPE));
     sys::reap_children(false);
     umask(Mode::from_bits_truncate(0o077));
     let (_, most) = named("descriptors", getrlimit(Resource::RLIMIT_NOFILE))?;
     named("descriptors", setrlimit(Resource::RLIMIT_NOFILE, most.min(8192), most))?;
     let ceiling = named("the ceiling's path", std::path::absolute(ceiling))?;
+    not_in_a_chroot()?;
     // What is looked up in it is found even when something is mounted over it.
-    named("/proc", nix::unistd::chdir("/proc"))?;
+    named("/proc", unistd::chdir("/proc"))?;
     let ceiling = ceiling::Ceiling::read(&ceiling)?;
     named("capabilities", drop_capabilities())?;
-    named("own filter", sys::load_filter(include_bytes!(concat!(env!("OUT_DIR"), "/helper.bpf"))))?;
-    lease::sweep(&ceiling);
+    named("own filter", sys::load_filter(child::filter!("helper")))?;
+    if ceiling.landlock == 0 {
+        log("WARN: no Landlock, so sandboxes are held by the rest alone");
+    }
+    lease::sweep(&ceiling.text);
     log("ready");
     named("serve", parent::run(&ceiling, &listener))?;
+    named("capabilities", caps::raise(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE))?;
+    ceiling.groups.end();
     log("ended");
     Ok(())
 }
 
-/// Whether this process was started with exactly one listening socket.
-fn activated() -> Result<(), String> {
-    let number = |key: &str| std::env::var(key).ok().and_then(|v| v.parse::<u32>().ok());
-    match (number("LISTEN_PID") == Some(std::process::id()), number("LISTEN_FDS")) {
-        (true, Some(1)) => Ok(()),
-        (true, other) => Err(format!("expected one listening socket, got LISTEN_FDS={other:?}")),
-        (false, _) => {
-            Err("not started by socket activation (LISTEN_PID is not this process): start it with \
-                           systemd, or with systemd-socket-activate --seqpacket -l SOCKET"
-                .into())
-        }
-    }
-}
-
-fn arguments() -> Result<PathBuf, String> {
-    match std::env::args_os().skip(1).collect::<Vec<_>>().as_slice() {
-        [] => Ok(PathBuf::from("/etc/cyberos/ceiling")),
-        [flag, file] if flag == "--ceiling" => Ok(PathBuf::from(file)),
-        _ => Err("usage: cyberos-priv-helper [--ceiling FILE]".into()),
-    }
+/// A mount namespace is entered at its own root. In a chroot that is not this process's, and a sandbox that enters its
+/// template would find there what is outside the chroot.
+fn not_in_a_chroot() -> Result<(), String> {
+    let root = || named("root", sys::identity_at(Path::new("/")));
+    let own = named("own mount namespace", sys::open("/proc/self/ns/mnt", OFlag::O_RDONLY))?;
+    let before = root()?;
+    named("own mount namespace", setns(own, CloneFlags::CLONE_NEWNS))?;
+    let why = "this is a chroot, which sandboxes would leave: make it a root by pivot_root";
+    must(root()?.same(&before), why)
 }
 
 /// The activated socket, if it is what it must be.
@@ -106,45 +101,19 @@ fn listener() -> Result<OwnedFd, String> {
     Ok(fd)
 }
 
-/// Nothing that is opened later may become a standard stream.
-fn standard_streams() -> Result<(), String> {
-    loop {
-        let null = named("/dev/null", open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()))?;
-        if null.as_raw_fd() > 2 {
-            return Ok(());
-        }
-        std::mem::forget(null);
-    }
-}
-
 fn drop_capabilities() -> Result<(), caps::errors::CapsError> {
     let wanted = CapsHashSet::from(CAPABILITIES);
-    for cap in caps::read(None, CapSet::Bounding)?.difference(&wanted) {
-        caps::drop(None, CapSet::Bounding, *cap)?;
-    }
+    // Nothing is executed but in sandboxes, and no exec there gains anything.
+    caps::clear(None, CapSet::Bounding)?;
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
     caps::set(None, CapSet::Effective, &wanted)?;
-    caps::set(None, CapSet::Permitted, &wanted)
+    // For this instance's control groups at its end, in a directory that may be nobody's to write; links give it up.
+    let kept = wanted.into_iter().chain([Capability::CAP_DAC_OVERRIDE]).collect();
+    caps::set(None, CapSet::Permitted, &kept)
 }
 
 /// One line of what happened. A closed stderr is nobody's fault here.
 pub(crate) fn log(line: &str) {
     let _ = writeln!(io::stderr(), "cyberos-priv-helper: {line}");
-}
-
-/// Says of what an error at start is.
-pub(crate) fn named<T>(what: impl Display, result: Result<T, impl Display>) -> Result<T, String> {
-    result.map_err(|e| format!("{what}: {e}"))
-}
-
-/// Unless `right`, `why` is an error at start.
-pub(crate) fn must(right: bool, why: impl Into<String>) -> Result<(), String> {
-    if right { Ok(()) } else { Err(why.into()) }
-}
-
-/// Names the step of a request that failed.
-pub(crate) fn step<T>(name: &str, result: Result<T, impl Into<io::Error>>) -> Result<T, Refusal> {
-    let errno = |e: io::Error| e.raw_os_error().unwrap_or_default();
-    result.map_err(|e| Refusal::System { step: name.to_owned(), errno: errno(e.into()) })
 }

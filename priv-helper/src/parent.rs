@@ -1,19 +1,14 @@
 //! The parent: accepts, tells roles, forks a link process for each, and holds what they hold. It never reads a byte
 //! that a peer has sent, and makes no call that a peer's file system could stop, so nothing that a peer does hangs it.
 
-use crate::ceiling::{Ceiling, Role};
-use crate::hold::{Holdings, Inner, Note, ready};
+use crate::ceiling::Role;
+use crate::hold::Holdings;
 use crate::link::{Made, SEND_LIMIT, Session};
-use crate::{log, sys};
-use cyberos_proto::link::{Link, LinkError, Wait, accept, pair};
-use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use crate::prelude::*;
+use cyberos_proto::link::accept;
+use cyberos_proto::message::{FromHelper, Reply, Request};
+use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{pipe2, read};
-use nix::{errno::Errno, fcntl::OFlag, libc::SIGKILL};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 /// How long a link process may take to end after its peer has gone; then it is killed and its things are ended here.
 const CLOSE_LIMIT: Duration = Duration::from_millis(900);
@@ -33,7 +28,7 @@ struct Served {
 }
 
 /// Serves until SIGTERM or SIGINT; then ends everything.
-pub(crate) fn run(ceiling: &Ceiling, listener: &OwnedFd) -> nix::Result<()> {
+pub(crate) fn run(ceiling: &Ceiling, listener: &OwnedFd) -> Sys<()> {
     let mask = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     mask.thread_set_mask()?;
     let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
@@ -41,9 +36,13 @@ pub(crate) fn run(ceiling: &Ceiling, listener: &OwnedFd) -> nix::Result<()> {
     while signals.read_signal()?.is_none() {
         // Who comes again while the predecessor is just ending waits in the queue until that has ended.
         let open = ending(&served).is_none();
-        wait(&mut served, &[signals.as_fd(), listener.as_fd()][..1 + usize::from(open)])?;
-        if ending(&served).is_none() && ready(listener.as_fd(), PollFlags::POLLIN, Duration::ZERO) {
-            accept_one(ceiling, listener, &mut served);
+        wait(ceiling, &mut served, &[signals.as_fd(), listener.as_fd()][..1 + usize::from(open)], None)?;
+        if sys::readable(listener.as_fd(), Duration::ZERO) {
+            // Only now that somebody waits: a link that the same peer closed before it came is seen to have ended.
+            served.iter_mut().for_each(Served::look);
+            if ending(&served).is_none() {
+                accept_one(ceiling, listener, &mut served);
+            }
         }
     }
     for s in &mut served {
@@ -53,7 +52,7 @@ pub(crate) fn run(ceiling: &Ceiling, listener: &OwnedFd) -> nix::Result<()> {
     }
     let until = Instant::now() + 2 * CLOSE_LIMIT;
     while !served.is_empty() && Instant::now() < until {
-        wait(&mut served, &[])?;
+        wait(ceiling, &mut served, &[], Some(until))?;
     }
     Ok(())
 }
@@ -63,35 +62,33 @@ fn ending(served: &[Served]) -> Option<Instant> {
     served.iter().filter(|s| !s.ended).filter_map(|s| s.ending).min()
 }
 
-/// Waits until something happens, to a link or to `others`, and looks after the links.
-fn wait(served: &mut Vec<Served>, others: &[BorrowedFd<'_>]) -> nix::Result<()> {
-    let mut fds: Vec<_> = others.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+/// Waits until something happens, to a link or to `others`, at most `until`, and looks after the links.
+fn wait(c: &Ceiling, served: &mut Vec<Served>, others: &[BorrowedFd<'_>], until: Option<Instant>) -> Sys<()> {
+    let (mut news, mut connections) = (others.to_vec(), Vec::new());
     for s in &*served {
         if s.ended {
-            fds.extend(s.holdings.alive().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+            news.extend(s.holdings.alive());
             continue;
         }
-        fds.push(PollFd::new(s.pidfd.as_fd(), PollFlags::POLLIN));
-        fds.extend(s.notes.iter().map(|n| PollFd::new(n.as_fd(), PollFlags::POLLIN)));
-        // Hanging up is told without being asked for.
-        fds.extend(s.connection.iter().map(|c| PollFd::new(c.as_fd(), PollFlags::empty())));
+        news.push(s.pidfd.as_fd());
+        news.extend(s.notes.iter().map(AsFd::as_fd));
+        connections.extend(s.connection.iter().map(AsFd::as_fd));
     }
-    let left = ending(served).map(|at| (at + CLOSE_LIMIT).saturating_duration_since(Instant::now()));
-    let left = left.map(|left| PollTimeout::try_from(left + Duration::from_millis(1)));
-    match poll(&mut fds, left.map_or(PollTimeout::NONE, |l| l.unwrap_or(PollTimeout::ZERO))) {
-        Ok(_) | Err(Errno::EINTR) => {}
-        Err(e) => return Err(e),
-    }
+    let until = ending(served).map(|at| at + CLOSE_LIMIT).or(until);
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    sys::wait_any(&news, &connections, left)?;
     served.iter_mut().for_each(Served::look);
     // Their blocks stay locked until the last process has gone.
-    served.retain(|s| !s.ended || !s.holdings.alive().is_empty());
+    for s in served.extract_if(.., |s| s.ended && s.holdings.alive().is_empty()) {
+        s.holdings.forget(c);
+    }
     Ok(())
 }
 
 fn accept_one(ceiling: &Ceiling, listener: &OwnedFd, served: &mut Vec<Served>) {
     let Ok(connection) = accept(listener.as_fd()).map(Connection::new) else { return };
     let uid = connection.peer().map_or(0, |peer| peer.uid);
-    let Some(role) = ceiling.role(uid) else {
+    let Some(role) = ceiling.text.role(uid) else {
         log(&format!("refused: uid {uid} has no role"));
         return close_elsewhere(connection, Some(Refusal::Role));
     };
@@ -111,11 +108,12 @@ fn start(ceiling: &Ceiling, role: Role, connection: Connection) -> Result<Served
     theirs.set_send_timeout(SEND_LIMIT)?;
     connection.set_send_timeout(SEND_LIMIT)?;
     let copy = connection.as_fd().try_clone_to_owned().map_err(|_| LinkError::Os(Errno::EMFILE))?;
-    let (_, pidfd) = sys::fork(0, move || {
+    let (_, pidfd) = sys::fork(0, None, move || {
         let mut keep = ceiling.descriptors();
         keep.extend([connection.as_fd(), theirs.as_fd()]);
         sys::close_all_but(&mut keep);
         sys::reap_children(true);
+        let _ = caps::drop(None, caps::CapSet::Permitted, caps::Capability::CAP_DAC_OVERRIDE);
         let _ = SigSet::empty().thread_set_mask();
         Session { ceiling, role, peer, link: connection, notes: theirs, made: Made::default() }.serve()
     })?;
@@ -130,16 +128,14 @@ impl Served {
         if self.ended {
             return;
         }
-        let gone = ready(self.pidfd.as_fd(), PollFlags::POLLIN, Duration::ZERO);
+        let gone = sys::readable(self.pidfd.as_fd(), Duration::ZERO);
         let strange = self.notes.as_ref().is_some_and(|n| self.holdings.take(n).is_err());
-        let end = gone || strange || self.ending.is_some_and(|at| at.elapsed() > CLOSE_LIMIT);
-        if end {
-            let _ = sys::pidfd_signal(self.pidfd.as_fd(), SIGKILL);
-            self.ended = true;
-            self.holdings.end(None);
+        self.ended = gone || strange || self.ending.is_some_and(|at| at.elapsed() >= CLOSE_LIMIT);
+        if self.ended {
+            let _ = sys::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
+            self.holdings.end();
         }
-        let hung_up = |c: &Connection| ready(c.as_fd(), PollFlags::empty(), Duration::ZERO);
-        if end || self.connection.as_ref().is_some_and(hung_up) {
+        if self.ended || self.connection.as_ref().is_some_and(|c| sys::hung_up(c.as_fd())) {
             self.ending.get_or_insert_with(Instant::now);
             if let Some(connection) = self.connection.take() {
                 close_elsewhere(connection, None);
@@ -151,14 +147,14 @@ impl Served {
 /// Says `refusal` and closes, in a process of its own. The last close of a socket closes descriptors that are still in
 /// it unread, and those may be files of a file system that waits: not here.
 fn close_elsewhere(connection: Connection, refusal: Option<Refusal>) {
-    let Ok((until, closed)) = pipe2(OFlag::O_CLOEXEC) else { return };
-    let _ = sys::fork(0, || {
+    let Ok((until, closed)) = unistd::pipe2(OFlag::O_CLOEXEC) else { return };
+    let _ = sys::fork(0, None, || {
         sys::close_all_but(&mut [connection.as_fd(), until.as_fd()]);
         if let Some(refusal) = refusal {
             let _ = connection.send(&FromHelper::Reply(Reply::Refused(refusal)), &[], Wait::No);
         }
         // The parent closes its copy first, and then its end of the pipe.
-        let _ = read(&until, &mut [0u8]);
+        let _ = unistd::read(&until, &mut [0u8]);
         0
     });
     drop(connection);

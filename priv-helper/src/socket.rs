@@ -1,25 +1,12 @@
 //! An invocation's socket in /tmp (`[2.2]`): made so that nobody but the lease can ever have connected, and removed
 //! only while it is still the one that was made. It knows nothing of who will serve it.
 
-use crate::{step, sys};
-use cyberos_proto::ids::InvocationId;
-use cyberos_proto::message::Refusal;
+use crate::prelude::*;
+use cyberos_proto::lease::is_socket;
+pub(crate) use cyberos_proto::lease::socket as path;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
-use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
-use nix::{errno::Errno, libc::S_IFSOCK};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::{fs, ops::RangeInclusive};
-
-const PREFIX: &str = "cyberos-skill-broker.";
-const SUFFIX: &str = ".sock";
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 64;
-
-pub(crate) fn path(invocation: InvocationId) -> PathBuf {
-    Path::new("/tmp").join(format!("{PREFIX}{invocation}{SUFFIX}"))
-}
+use std::ops::RangeInclusive;
 
 /// Makes something that is the lease's from its birth: with its file system ids, under umask 0177.
 pub(crate) fn as_lease<T>(uid: u32, make: impl FnOnce() -> T) -> T {
@@ -34,7 +21,7 @@ pub(crate) fn as_lease<T>(uid: u32, make: impl FnOnce() -> T) -> T {
 }
 
 /// Makes the socket and answers it with its inode. Nobody can connect before it listens.
-pub(crate) fn create(invocation: InvocationId, uid: u32) -> Result<(OwnedFd, u64), Refusal> {
+pub(crate) fn create(invocation: InvocationId, uid: u32) -> Step<(OwnedFd, u64)> {
     let path = path(invocation);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = step("socket", socket(AddressFamily::Unix, SockType::Stream, flags, None))?;
@@ -44,13 +31,14 @@ pub(crate) fn create(invocation: InvocationId, uid: u32) -> Result<(OwnedFd, u64
         other => step("bind the socket", other)?,
     }
     let made = step("look at the socket", sys::identity_at(&path))?;
-    if !made.is_socket(made.0.stx_ino, uid) || made.0.stx_mode & 0o7777 != 0o600 {
+    let inode = made.key.2;
+    if !made.is_socket(inode, uid) || made.mode & 0o7777 != 0o600 {
         // Not what was just bound, so not ours to remove either.
         return step("the socket was replaced", Err(Errno::ESTALE));
     }
-    let listens = Backlog::new(BACKLOG).and_then(|b| listen(&fd, b));
-    step("listen", listens).inspect_err(|_| remove(invocation, made.0.stx_ino, uid))?;
-    Ok((fd, made.0.stx_ino))
+    let listens = Backlog::new(64).and_then(|b| listen(&fd, b));
+    step("listen", listens).inspect_err(|_| remove(invocation, inode, uid))?;
+    Ok((fd, inode))
 }
 
 /// Removes the socket if it is still the one of that inode and owner. /tmp is sticky, and no process of the owner can
@@ -64,12 +52,10 @@ pub(crate) fn remove(invocation: InvocationId, inode: u64, uid: u32) {
 
 /// Removes every socket with exactly such a name that belongs to a uid of `uids`.
 pub(crate) fn sweep(uids: RangeInclusive<u32>) {
+    let of_ours = |i: sys::Identity| i.is(libc::S_IFSOCK) && uids.contains(&i.uid);
     for entry in fs::read_dir("/tmp").into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let id = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok());
-        let of_ours = |i: sys::Identity| i.is(S_IFSOCK) && uids.contains(&i.0.stx_uid);
-        if id.is_some_and(|id| path(id) == entry.path()) && sys::identity_at(&entry.path()).is_ok_and(of_ours)
-        {
+        let named = entry.file_name().to_str().is_some_and(is_socket);
+        if named && sys::identity_at(&entry.path()).is_ok_and(of_ours) {
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -1,149 +1,129 @@
 //! One sandbox, from a plan to a running program: checks against the ceiling, everything that must be taken from the
 //! host's own mount namespace, and the wait until the program has been executed. What the sandbox is, is in `child`.
 
-use crate::ceiling::Ceiling;
-use crate::child::{self, Attach, Boot, READ_ONLY};
-use crate::hold::{Holdings, Inner, Note, Thing, ready};
-use crate::sys::{self, flag};
-use crate::{init, lease, socket, step};
-use cyberos_proto::ids::InvocationId;
-use cyberos_proto::link::{Wait, pair};
-use cyberos_proto::message::{Exit, Refusal};
-use cyberos_proto::plan::Feature::{self, *};
-use cyberos_proto::plan::{BindKind, PlanFault, SpawnPlan};
+use crate::child::{self, Attach, Boot};
+use crate::link::{Answer, Session};
+use crate::prelude::*;
+use crate::template::namespace;
+use crate::{grant, init, socket};
+use cyberos_proto::ceiling::RootKind;
+use cyberos_proto::message::Reply;
+use cyberos_proto::plan::{BindKind, Network, SandboxReport, SpawnPlan};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::{errno::Errno, fcntl::OFlag, libc, poll::PollFlags, unistd::pipe2};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::{path::Path, time::Duration};
 
-/// Longest time from clone to exec.
+/// Longest time from clone to exec, or until a namespace is made.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a killed sandbox is waited for before the lease is put aside.
 pub(crate) const KILL_LIMIT: Duration = Duration::from_millis(800);
 
-#[rustfmt::skip]
-const NAMESPACES: i32 = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
-
-/// What is in force when a sandbox runs: a step of these that fails has refused it.
-pub(crate) const ENFORCED: [Feature; 6] = [Namespaces, OwnUid, NoNewPrivs, NoCapabilities, Seccomp, Rlimits];
-/// Not in this build: each moves to what is enforced, where the kernel has it, when it is.
-pub(crate) const SKIPPED: [Feature; 2] = [Cgroup, Landlock];
-
-/// A lease with its socket.
-pub(crate) struct Invocation {
-    pub(crate) id: InvocationId,
-    pub(crate) uid: u32,
-    /// Of its socket.
-    pub(crate) inode: u64,
-    pub(crate) sandbox: Option<Sandbox>,
-    /// Something in its sandbox waits in the kernel: it goes when that has ended.
-    pub(crate) released: bool,
-}
+/// Of the init from its birth; its mount namespace is a copy of the template, and its network an empty one.
+const NAMESPACES: i32 = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 /// A running sandbox.
 pub(crate) struct Sandbox {
     /// pidfd of the program.
     pub(crate) program: OwnedFd,
+    /// Its mount namespace, which ends with this.
+    _view: OwnedFd,
+    /// Its network namespace, for the next one.
+    pub(crate) network: OwnedFd,
     /// What its init says.
     pub(crate) boot: Inner,
-    /// How the program ended, if that is known already.
-    pub(crate) exit: Option<Exit>,
 }
 
-/// Builds and starts the sandbox; answers it with the host's ends of its stdin, stdout and stderr.
-pub(crate) fn spawn(
-    ceiling: &Ceiling,
-    (holdings, notes): (&mut Holdings, &Inner),
-    owner: &Invocation,
-    plan: &SpawnPlan,
-    fds: &[OwnedFd],
-) -> Result<(Sandbox, Vec<OwnedFd>), Refusal> {
+/// Builds and starts the sandbox of an invocation; answers its report and the host's ends of its stdin, stdout and
+/// stderr.
+pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Answer {
+    let ceiling = of.ceiling;
     plan.check().map_err(Refusal::Plan)?;
-    ceiling.allows(&plan.limits)?;
-    let attach = attachments(ceiling, owner, plan, fds)?;
-    let (up, down) = step("boot link", pair::<Note, Note>().map_err(|_| Errno::EMFILE))?;
+    ceiling.text.allows(&plan.limits)?;
+    let attach = attachments(of, id, plan, fds)?;
+    let made = &mut of.made;
+    let owner = made.invocations.get_mut(&id).ok_or(Refusal::Phase)?;
+    let uid = owner.uid;
+    let targets = attach.iter().filter(|a| !a.nested && !a.target.starts_with("tmp"));
+    let targets = targets.map(|a| a.target.clone()).collect();
+    let template = made.templates.get(ceiling, (ceiling.text.init_uid(uid), targets))?;
+    ceiling.groups.limit(uid, ceiling, &plan.limits)?;
+    let group = ceiling.groups.birthplace(uid)?;
+    let (up, down) = step("boot link", pair::<Note, Note>())?;
     // The program's own, or it could not open its /dev/stdout.
-    let pipe = || step("pipe", socket::as_lease(owner.uid, || pipe2(OFlag::O_CLOEXEC)));
-    let ((stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr)) = (pipe()?, pipe()?, pipe()?);
-    let (executed, until_exec) = pipe()?;
-    let (uid, init_uid, stdio) = (owner.uid, lease::init_uid(ceiling, owner.uid), [stdin, stdout, stderr]);
-    let boot = Boot { plan, uid, init_uid, attach, link: down, stdio, until_exec };
-    let init = match sys::fork(NAMESPACES, || init::run(&boot)) {
-        Err(e @ (Errno::EAGAIN | Errno::ENOMEM)) => return step("namespaces", Err(e)),
-        other => child::never_skipped("namespaces", other)?.1,
-    };
+    let pipe = || step("pipe", unistd::pipe2(OFlag::O_CLOEXEC));
+    let [(stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr)] =
+        socket::as_lease(uid, || Ok([pipe()?, pipe()?, pipe()?]))?;
+    let stdio = [stdin, stdout, stderr];
+    let new_network = || namespace(libc::CLONE_NEWNET, "net", || Ok(()), |_| Ok(()));
+    let network = made.networks.pop().map_or_else(new_network, Ok)?;
+    let boot = Boot { ceiling, plan, uid, template, network: network.as_fd(), attach, link: down, stdio };
+    let init = sys::fork(NAMESPACES, group.as_ref().map(AsFd::as_fd), || init::run(&boot));
+    let init = child::namespaces(init)?.1;
     drop(boot);
-    let thing = Thing::Sandbox(owner.id);
-    holdings.hold(notes, thing, vec![init])?;
-    let result = wait_for_exec(&executed, up);
-    if result.is_err() {
-        let _ = holdings.kill(thing);
-        if reap(holdings.fd(thing)?, KILL_LIMIT) {
-            holdings.drop(notes, thing);
-        }
+    // Until the program runs, the init ends with this process by itself.
+    let result = ready(&up);
+    let gone = result.is_err() && {
+        let _ = sys::pidfd_signal(init.as_fd(), libc::SIGKILL);
+        reap(init.as_fd(), KILL_LIMIT)
+    };
+    if !gone {
+        made.holdings.hold(&of.notes, Thing::Sandbox(id), vec![init])?;
     }
-    Ok((result?, vec![to_stdin, from_stdout, from_stderr]))
+    let [program, view] = result?;
+    owner.sandbox = Some(Sandbox { program, _view: view, network, boot: up });
+    let landlock = ceiling.landlock.min(child::LANDLOCK);
+    let report = SandboxReport::new(uid, ceiling.groups.version, landlock, Network::Own);
+    Ok((Reply::Spawned { report }, vec![to_stdin, from_stdout, from_stderr]))
 }
 
-/// Everything that is bound into the sandbox and must be taken outside it, as detached read-only trees.
-fn attachments(
-    c: &Ceiling,
-    of: &Invocation,
-    plan: &SpawnPlan,
-    fds: &[OwnedFd],
-) -> Result<Vec<Attach>, Refusal> {
+/// Everything that is bound into the sandbox and must be taken outside it, as detached trees.
+fn attachments(of: &Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Step<Vec<Attach>> {
+    let held = of.made.invocations.get(&id).ok_or(Refusal::Phase)?;
     let inside = |path: &Path| path.strip_prefix("/").unwrap_or(path).to_owned();
-    let mut all = Vec::new();
-    for (bind, fd) in plan.binds.iter().zip(fds) {
-        if bind.kind != BindKind::Sealed {
-            return child::never_skipped("granted directories: not in this build", Err(Errno::ENOSYS));
-        }
-        let target = Path::new(bind.target.as_str());
-        if plan.binds.iter().any(|b| b.target != bind.target && target.starts_with(b.target.as_str())) {
-            return Err(Refusal::Plan(PlanFault::Binds));
-        }
-        let tree = sys::clone_tree(c.inside_sealed(fd.as_fd())?.as_fd(), READ_ONLY);
-        all.push(Attach { target: inside(target), tree: step("copy a bind", tree)? });
-    }
-    if let Some(bin) = &c.bin {
-        let tree = step("copy bin", sys::clone_tree(bin.as_fd(), READ_ONLY))?;
-        all.push(Attach { target: "opt/cyberos/bin".into(), tree });
+    let mut all: Vec<Attach> = Vec::new();
+    let grants = plan.binds.iter().any(|bind| bind.kind != BindKind::Sealed);
+    let map = grants.then(|| grant::map(of.peer, held.uid)).transpose()?;
+    for (bind, (number, fd)) in plan.binds.iter().zip((0..).zip(fds)) {
+        let tree = match (bind.kind, &map) {
+            (BindKind::Grant { writable }, Some(map)) => grant::tree(of.ceiling, fd, number, writable, map)?,
+            (BindKind::Grant { .. }, None) => return Err(Refusal::Phase),
+            (BindKind::Sealed, _) => {
+                let dir = of.ceiling.inside(RootKind::Sealed, fd.as_fd())?;
+                step("copy a bind", sys::clone_tree(dir.as_fd(), sys::READ_ONLY))?
+            }
+        };
+        let target = inside(Path::new(bind.target.as_str()));
+        let nested = all.iter().any(|outer| target.starts_with(&outer.target));
+        all.push(Attach { target, tree, nested });
     }
     if plan.socket {
-        let path = socket::path(of.id);
+        let inode = held.socket.ok_or(Refusal::Phase)?;
+        let path = socket::path(id);
         // Read-only: the skill owns the file, and must not open it to others.
-        let tree = sys::open_path(&path).and_then(|s| sys::clone_tree(s.as_fd(), READ_ONLY | flag::NOEXEC));
+        let tree = sys::open_path(&path)
+            .and_then(|s| sys::clone_tree(s.as_fd(), sys::READ_ONLY | libc::MOUNT_ATTR_NOEXEC));
         let tree = step("copy the socket", tree)?;
-        if !step("look at the socket", sys::identity(tree.as_fd()))?.is_socket(of.inode, of.uid) {
+        if !step("look at the socket", sys::identity(tree.as_fd()))?.is_socket(inode, held.uid) {
             return step("the socket was replaced", Err(Errno::ESTALE));
         }
-        all.push(Attach { target: inside(&path), tree });
+        all.push(Attach { target: inside(&path), tree, nested: false });
     }
     Ok(all)
 }
 
-/// Waits until the program has been executed, which closes the last writer of `executed`. A peer that goes meanwhile
-/// is the parent's business.
-fn wait_for_exec(executed: &OwnedFd, boot: Inner) -> Result<Sandbox, Refusal> {
-    if !ready(executed.as_fd(), PollFlags::POLLIN, SETUP_LIMIT) {
+/// What a process that was made here carries when it is ready: a namespace is made, or the program has been executed. A
+/// peer that goes meanwhile is the parent's business.
+pub(crate) fn ready<const COUNT: usize>(process: &Inner) -> Step<[OwnedFd; COUNT]> {
+    if !sys::readable(process.as_fd(), SETUP_LIMIT) {
         return step("set up the sandbox in 10 s", Err(Errno::ETIMEDOUT));
     }
-    // The program's descriptor comes first; then a failure before exec, or, from a quick program, its end already.
-    let program = match boot.receive(Wait::No) {
-        Ok((Note::Started, mut fds)) => fds.pop(),
+    let fds = match process.receive(Wait::No) {
+        Ok((Note::Namespace | Note::Started, fds)) => fds.try_into().ok(),
         Ok((Note::Failed(refusal), _)) => return Err(refusal),
         _ => None,
     };
-    let program = step("the sandbox ended while it was set up", program.ok_or(Errno::ECHILD))?;
-    match boot.receive(Wait::No) {
-        Ok((Note::Failed(refusal), _)) => Err(refusal),
-        Ok((Note::Ended(exit), _)) => Ok(Sandbox { program, boot, exit: Some(exit) }),
-        _ => Ok(Sandbox { program, boot, exit: None }),
-    }
+    step("the sandbox ended while it was set up", fds.ok_or(Errno::ECHILD))
 }
 
-/// Reaps the init behind `pidfd`, which ends when the last process of its sandbox has; whether it did in time.
+/// Reaps who is behind `pidfd`, an init when the last process of its sandbox has ended; whether it ended in time.
 pub(crate) fn reap(pidfd: BorrowedFd<'_>, limit: Duration) -> bool {
-    ready(pidfd, PollFlags::POLLIN, limit) && waitid(Id::PIDFd(pidfd), WaitPidFlag::WEXITED).is_ok()
+    sys::readable(pidfd, limit) && waitid(Id::PIDFd(pidfd), WaitPidFlag::WEXITED).is_ok()
 }

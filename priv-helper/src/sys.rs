@@ -1,49 +1,57 @@
 //! The only unsafe code of this crate: system calls that `nix` lacks or leaves unsafe, each behind a safe function
 //! that takes owned or borrowed descriptors and checked strings. It knows nothing of sandboxes or requests.
 
-use nix::fcntl::{OFlag, open};
+pub(crate) use cyberos_proto::identity::Identity;
+pub(crate) use cyberos_proto::wait::{hung_up, readable, wait_any};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc::{self, c_int, c_long};
-use nix::{errno::Errno, sys::stat::Mode, unistd::Pid};
+use nix::{errno::Errno, sched, sys::stat::Mode, unistd::Pid};
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{ffi::CStr, path::Path};
+use std::path::Path;
 
 pub(crate) type Sys<T> = Result<T, Errno>;
+/// A process's pid and pidfd.
+pub(crate) type Child = (Pid, OwnedFd);
 
-/// The flags of a mount, as mount_setattr and fsmount take them.
-pub(crate) mod flag {
-    pub(crate) const RDONLY: u64 = 1;
-    pub(crate) const NOSUID: u64 = 2;
-    pub(crate) const NODEV: u64 = 4;
-    pub(crate) const NOEXEC: u64 = 8;
+/// Of every mount that a sandbox or a view is made of, as mount_setattr and fsmount take them.
+pub(crate) const WRITABLE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+pub(crate) const READ_ONLY: u64 = WRITABLE | libc::MOUNT_ATTR_RDONLY;
+
+/// An argument of a system call. Addresses come only from what is borrowed.
+enum Arg<'a> {
+    /// A flag, size or id, or 0 for no address.
+    N(u64),
+    Fd(BorrowedFd<'a>),
+    Text(&'a CStr),
+    /// A structure of words that the kernel reads, and may write an answer into.
+    Words(&'a mut [u64]),
+    Statx(&'a mut libc::statx),
 }
+use Arg::{Fd, N, Statx, Text, Words};
 
-/// Who a descriptor is, as statx says without asking any file system's server.
-pub(crate) struct Identity(pub(crate) libc::statx);
-
-impl Identity {
-    pub(crate) fn is(&self, kind: u32) -> bool {
-        u32::from(self.0.stx_mode) & libc::S_IFMT == kind
+fn call<const COUNT: usize>(number: c_long, args: [Arg<'_>; COUNT]) -> Sys<c_long> {
+    let mut raw = [0u64; 6];
+    for (raw, arg) in raw.iter_mut().zip(args) {
+        *raw = match arg {
+            N(n) => n,
+            // The kernel takes 32 bits of it.
+            Fd(fd) => u64::from(fd.as_raw_fd().cast_unsigned()),
+            Text(text) => text.as_ptr().expose_provenance() as u64,
+            Words(words) => words.as_mut_ptr().expose_provenance() as u64,
+            Statx(x) => std::ptr::from_mut(x).expose_provenance() as u64,
+        };
     }
-
-    /// Whether anybody but root can write it.
-    pub(crate) fn is_open(&self) -> bool {
-        self.0.stx_uid != 0 || self.0.stx_mode & 0o022 != 0
-    }
-
-    pub(crate) fn is_socket(&self, inode: u64, uid: u32) -> bool {
-        self.is(libc::S_IFSOCK) && (self.0.stx_ino, self.0.stx_uid) == (inode, uid)
-    }
-
-    /// Whether both are one object on one mount.
-    pub(crate) fn same(&self, other: &Identity) -> bool {
-        let key = |x: &libc::statx| (x.stx_mnt_id, x.stx_dev_major, x.stx_dev_minor, x.stx_ino, x.stx_mode);
-        key(&self.0) == key(&other.0)
-    }
+    // JUSTIFICATION: nix has none of the calls below, or leaves them unsafe.
+    // SAFETY: only this file calls it. Every address is that of a C string or of a structure as long as the call wants,
+    // borrowed until it is over, here or by `fork` and `load_filter`; the rest are numbers and open descriptors. No call
+    // here changes memory otherwise.
+    Errno::result(unsafe { libc::syscall(number, raw[0], raw[1], raw[2], raw[3], raw[4], raw[5]) })
 }
 
 fn own(r: c_long) -> Sys<OwnedFd> {
-    let fd = c_int::try_from(Errno::result(r)?).map_err(|_| Errno::EBADF)?;
+    let fd = c_int::try_from(r).map_err(|_| Errno::EBADF)?;
     // JUSTIFICATION: raw system calls answer bare numbers, and someone must begin to own them.
     // SAFETY: `fd` is open and nobody else knows its number: a call that has just returned made it, or it is the
     // activated socket.
@@ -52,189 +60,193 @@ fn own(r: c_long) -> Sys<OwnedFd> {
 
 /// The listening socket that systemd leaves as descriptor 3. Called once, before anything else is opened.
 pub(crate) fn activated_socket() -> Sys<OwnedFd> {
-    // JUSTIFICATION: socket activation hands a descriptor over by its number, which may not be open.
-    // SAFETY: takes numbers; the flag is the one that every descriptor here has.
-    Errno::result(unsafe { libc::fcntl(3, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    call(libc::SYS_fcntl, [N(3), N(libc::F_SETFD as u64), N(libc::FD_CLOEXEC as u64)])?;
     own(3)
 }
 
-/// Empties the environment.
 pub(crate) fn clear_environment() {
     // JUSTIFICATION: nothing that the environment says may reach libc or a child.
     // SAFETY: the process has one thread, and no reference into the environment lives.
     let _ = unsafe { libc::clearenv() };
 }
 
-/// Default disposition for every signal: ignored ones are inherited through exec, and Rust ignores SIGPIPE.
-pub(crate) fn default_signals() {
-    let default = [0u64; 4];
-    for n in 1..=64 {
-        // JUSTIFICATION: libc's own call refuses the signals that it keeps for itself, and those are inherited too.
-        // SAFETY: an all-zero kernel sigaction is SIG_DFL; what cannot be changed answers an error, which is right.
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, n, default.as_ptr(), 0, 8) };
-    }
+/// Default disposition for signals, where it can be changed: ignored ones are inherited through exec, those too for which
+/// libc's own call refuses it.
+pub(crate) fn default_signals(signals: impl IntoIterator<Item = c_int>) {
+    signals.into_iter().for_each(|n| _ = handle(n, libc::SIG_DFL));
 }
 
-/// Whether this process reaps its children itself; else the kernel does.
+/// Whether this process reaps its children itself; else the kernel does, for who watches pidfds and asks no exit status.
 pub(crate) fn reap_children(itself: bool) {
-    let how = if itself { libc::SIG_DFL } else { libc::SIG_IGN };
-    // JUSTIFICATION: the parent watches pidfds and needs no exit status, so no zombie should wait for it.
-    // SAFETY: neither value installs a handler.
-    unsafe { libc::signal(libc::SIGCHLD, how) };
+    let _ = handle(libc::SIGCHLD, if itself { libc::SIG_DFL } else { libc::SIG_IGN });
 }
 
-/// Runs `child` in a new process, in the namespaces of `flags`, and answers its pid and pidfd. A panic ends the child.
-pub(crate) fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> Sys<(Pid, OwnedFd)> {
+fn handle(signal: c_int, how: libc::sighandler_t) -> Sys<c_long> {
+    call(libc::SYS_rt_sigaction, [N(signal as u64), Words(&mut [how as u64, 0, 0, 0]), N(0), N(8)])
+}
+
+/// Runs `child` in a new process, in the namespaces of `flags` and, if given, in a control group. A panic ends it.
+pub(crate) fn fork(flags: c_int, group: Option<BorrowedFd<'_>>, child: impl FnOnce() -> c_int) -> Sys<Child> {
+    const INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: c_int = -1;
-    let mut args = [0u64; 8];
-    args[0] = u64::from((flags | libc::CLONE_PIDFD).cast_unsigned());
-    args[1] = std::ptr::from_mut(&mut pidfd).expose_provenance() as u64;
-    args[4] = u64::from(libc::SIGCHLD.cast_unsigned());
-    // JUSTIFICATION: libc's fork can neither make namespaces nor answer a pidfd without a race.
-    // SAFETY: `args` is the first version of clone_args and lives through the call; without CLONE_VM the child has a
-    // copy of everything, and since this process has one thread no lock in that copy is held by anyone.
-    let r = unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) };
-    let pid = c_int::try_from(Errno::result(r)?).map_err(|_| Errno::ERANGE)?;
+    let at = std::ptr::from_mut(&mut pidfd).expose_provenance() as u64;
+    let (into, group) = group.map_or((0, 0), |group| (INTO_CGROUP, group.as_raw_fd() as u64));
+    let flags = into | (flags | libc::CLONE_PIDFD) as u64;
+    // A clone_args. Without CLONE_VM the child has a copy of everything, and since this process has one thread no lock
+    // in that copy is held by anyone.
+    let mut args = [flags, at, 0, 0, libc::SIGCHLD as u64, 0, 0, 0, 0, 0, group];
+    let pid = call(libc::SYS_clone3, [Words(&mut args), N(88)])?;
     if pid == 0 {
         let code = catch_unwind(AssertUnwindSafe(child)).unwrap_or(101);
         // JUSTIFICATION: a child must run neither destructors nor handlers that its parent has registered.
         // SAFETY: takes a number and does not return.
         unsafe { libc::_exit(code) }
     }
-    Ok((Pid::from_raw(pid), own(c_long::from(pidfd))?))
+    Ok((Pid::from_raw(pid.try_into().map_err(|_| Errno::ERANGE)?), own(pidfd.into())?))
 }
 
-/// Closes every descriptor above 2 that is not in `keep`: a child must not hold what its parent has open.
+/// Runs `child` in a new process on this one's memory. This one stands still until `child` has executed a program or
+/// ended, and there is no copy of memory to make, which is most of what a fork costs.
+pub(crate) fn vfork(mut child: impl FnMut()) -> Sys<Child> {
+    let mut stack = vec![0; 256 << 10];
+    // clone ends the process with this, without destructors or handlers.
+    let run = Box::new(|| isize::from(catch_unwind(AssertUnwindSafe(&mut child)).is_err()));
+    let flags = sched::CloneFlags::CLONE_VM | sched::CloneFlags::CLONE_VFORK;
+    // JUSTIFICATION: only a process on the same memory costs so little.
+    // SAFETY: the child has a stack of its own; the parent stands still, so nothing is used by both at once, and this
+    // process has one thread. What is borrowed lives through the call.
+    let pid = unsafe { sched::clone(run, &mut stack, flags, Some(libc::SIGCHLD)) }?;
+    // It has not been reaped, so the number is still its own.
+    Ok((pid, pidfd_open(pid)?))
+}
+
+/// Closes every descriptor above 2 that is not in `keep`. Called where nothing else has been opened yet, and by children
+/// that leave by _exit or exec and so never use or drop the owners of what is closed here.
 pub(crate) fn close_all_but(keep: &mut [BorrowedFd<'_>]) {
     keep.sort_by_key(AsRawFd::as_raw_fd);
     let mut from = 3u32;
     for last in keep.iter().map(|k| k.as_raw_fd().cast_unsigned()).chain([u32::MAX]) {
         if last > from {
-            // JUSTIFICATION: nix has no close_range.
-            // SAFETY: called where nothing else has been opened yet, and by children that leave by _exit or exec and
-            // so never use or drop the owners of what is closed here.
-            unsafe { libc::syscall(libc::SYS_close_range, from, last - 1, 0) };
+            let _ = call(libc::SYS_close_range, [N(from.into()), N((last - 1).into()), N(0)]);
         }
         from = from.max(last.saturating_add(1));
     }
 }
 
 pub(crate) fn pidfd_open(pid: Pid) -> Sys<OwnedFd> {
-    // JUSTIFICATION: nix has no pidfd calls.
-    // SAFETY: takes numbers.
-    own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
+    own(call(libc::SYS_pidfd_open, [N(pid.as_raw() as u64), N(0)])?)
 }
 
 pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> Sys<()> {
-    let none: *const libc::siginfo_t = std::ptr::null();
-    // JUSTIFICATION: nix has no pidfd calls.
-    // SAFETY: the null siginfo makes the kernel fill one in; the rest are numbers.
-    let r = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0) };
-    Errno::result(r).map(drop)
+    call(libc::SYS_pidfd_send_signal, [Fd(pidfd), N(signal as u64), N(0), N(0)]).map(drop)
 }
 
 /// Installs one compiled filter on this thread. no_new_privs must be set, or CAP_SYS_ADMIN held.
 pub(crate) fn load_filter(program: &'static [u8]) -> Sys<()> {
-    let fprog = libc::sock_fprog {
-        len: u16::try_from(program.len() / size_of::<libc::sock_filter>()).map_err(|_| Errno::E2BIG)?,
-        filter: program.as_ptr().cast_mut().cast(),
-    };
-    // JUSTIFICATION: nix has no seccomp call.
-    // SAFETY: `fprog` and the bytes it points to live through the call; the kernel copies them bytewise (so alignment
-    // does not matter), writes nothing, and checks the program.
-    let r = unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&fprog))
-    };
-    Errno::result(r).map(drop)
+    let length = (program.len() / size_of::<libc::sock_filter>()) as u64;
+    // A sock_fprog: the length, and where the instructions are. The kernel copies them bytewise, and checks them.
+    let mut fprog = [length, program.as_ptr().expose_provenance() as u64];
+    call(libc::SYS_seccomp, [N(libc::SECCOMP_SET_MODE_FILTER.into()), N(0), Words(&mut fprog)]).map(drop)
+}
+
+/// `path` opened, close-on-exec.
+pub(crate) fn open(path: impl AsRef<Path>, flags: OFlag) -> Sys<OwnedFd> {
+    nix::fcntl::open(path.as_ref(), flags | OFlag::O_CLOEXEC, Mode::empty())
 }
 
 /// What is at `path`, opened without asking any file system's server and without following a last symlink.
 pub(crate) fn open_path(path: &Path) -> Sys<OwnedFd> {
-    open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+    open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW)
 }
 
+/// The same below `dir`, or else below the working directory, through no link at all, and within `more`.
+pub(crate) fn open_below(dir: Option<BorrowedFd<'_>>, path: &Path, more: ResolveFlag) -> Sys<OwnedFd> {
+    let how = more | ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(how);
+    openat2(dir.unwrap_or(AT_FDCWD), path, how)
+}
+
+/// Who is at `path`, without following a last symlink.
 pub(crate) fn identity_at(path: &Path) -> Sys<Identity> {
-    identity(open_path(path)?.as_fd())
+    identity(open_path(path)?)
 }
 
-pub(crate) fn identity(fd: BorrowedFd<'_>) -> Sys<Identity> {
-    let mut x = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    let mask = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
+pub(crate) fn identity(fd: impl AsFd) -> Sys<Identity> {
     // JUSTIFICATION: nix has no statx; fstat would ask the server of a FUSE file and could wait for ever.
-    // SAFETY: the path is an empty C string and `x` has room for one struct statx.
-    let r =
-        unsafe { libc::syscall(libc::SYS_statx, fd.as_raw_fd(), c"".as_ptr(), how, mask, x.as_mut_ptr()) };
-    Errno::result(r)?;
-    // JUSTIFICATION: reads what the call has filled in.
-    // SAFETY: zero-initialised, plain integers, and filled in by the kernel.
-    let x = unsafe { x.assume_init() };
-    if x.stx_mask & mask == mask { Ok(Identity(x)) } else { Err(Errno::ENOSYS) }
+    // SAFETY: plain integers, for which zero is a value.
+    let mut x = unsafe { std::mem::zeroed::<libc::statx>() };
+    let how = N((libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as u64);
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
+    call(libc::SYS_statx, [Fd(fd.as_fd()), Text(c""), how, N(mask.into()), Statx(&mut x)])?;
+    if x.stx_mask & mask != mask {
+        return Err(Errno::ENOSYS);
+    }
+    let (key, device) = ((x.stx_dev_major, x.stx_dev_minor, x.stx_ino), (x.stx_rdev_major, x.stx_rdev_minor));
+    let (mode, changed) = (x.stx_mode.into(), (x.stx_ctime.tv_sec, x.stx_ctime.tv_nsec));
+    Ok(Identity { mode, uid: x.stx_uid, mount: x.stx_mnt_id, key, device, changed })
 }
 
 /// A detached recursive copy of the mount tree at `fd`, private, with `flags` on every mount of it.
 pub(crate) fn clone_tree(fd: BorrowedFd<'_>, flags: u64) -> Sys<OwnedFd> {
-    let how = libc::OPEN_TREE_CLONE
-        | libc::OPEN_TREE_CLOEXEC
-        | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE).cast_unsigned();
-    // JUSTIFICATION: nix has no open_tree.
-    // SAFETY: the path is an empty C string; the rest are numbers.
-    let tree = own(unsafe { libc::syscall(libc::SYS_open_tree, fd.as_raw_fd(), c"".as_ptr(), how) })?;
-    set_mount(&tree, flags, libc::AT_RECURSIVE)?;
-    Ok(tree)
+    copy_tree(fd).and_then(|tree| set_mount(&tree, flags, None, libc::AT_RECURSIVE).map(|()| tree))
 }
 
-/// Sets `flags` on the mount of `mount`, and makes it private.
-pub(crate) fn set_mount(mount: &OwnedFd, flags: u64, recursive: c_int) -> Sys<()> {
-    let attr = libc::mount_attr { attr_set: flags, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
-    let how = libc::AT_EMPTY_PATH | recursive;
-    // JUSTIFICATION: nix has no mount_setattr.
-    // SAFETY: the path is empty, and `attr` lives through the call, which is told its size.
-    let r = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount.as_raw_fd(),
-            c"".as_ptr(),
-            how,
-            std::ptr::from_ref(&attr),
-            size_of_val(&attr),
-        )
-    };
-    Errno::result(r).map(drop)
+/// The same as it is.
+pub(crate) fn copy_tree(fd: BorrowedFd<'_>) -> Sys<OwnedFd> {
+    let how = (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE).cast_unsigned();
+    let how = how | libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    own(call(libc::SYS_open_tree, [Fd(fd), Text(c""), N(how.into())])?)
+}
+
+/// Sets `flags` on the mount of `mount`, or with `AT_RECURSIVE` on the tree, idmapped as `map` says, and makes it private.
+pub(crate) fn set_mount(mount: &OwnedFd, flags: u64, map: Option<BorrowedFd<'_>>, how: c_int) -> Sys<()> {
+    // A mount_attr: set, clear, propagation, user namespace.
+    let mut attr = [flags, 0, libc::MS_PRIVATE, map.map_or(0, |map| map.as_raw_fd() as u64)];
+    let how = N((libc::AT_EMPTY_PATH | how) as u64);
+    call(libc::SYS_mount_setattr, [Fd(mount.as_fd()), Text(c""), how, Words(&mut attr), N(32)]).map(drop)
 }
 
 /// Attaches the detached mount `from` on `to`. No path is walked.
 pub(crate) fn attach(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<()> {
     let how = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
-    let empty = c"".as_ptr();
-    // JUSTIFICATION: nix has no move_mount.
-    // SAFETY: both paths are empty C strings; the rest are numbers.
-    let r =
-        unsafe { libc::syscall(libc::SYS_move_mount, from.as_raw_fd(), empty, to.as_raw_fd(), empty, how) };
-    Errno::result(r).map(drop)
+    call(libc::SYS_move_mount, [Fd(from), Text(c""), Fd(to), Text(c""), N(how.into())]).map(drop)
 }
 
-/// A new detached mount of file system `kind`; an option without value is a flag.
-pub(crate) fn new_mount(kind: &CStr, options: &[(&CStr, Option<&CStr>)], flags: u64) -> Sys<OwnedFd> {
-    const SET_FLAG: u32 = 0;
-    const SET_STRING: u32 = 1;
-    const CREATE: u32 = 6;
-    let null: *const libc::c_char = std::ptr::null();
-    // JUSTIFICATION: nix has no fsopen; mount(2) would take a path.
-    // SAFETY: `kind` is a C string.
-    let fs = own(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1) })?;
-    for (key, value) in options {
-        let command = if value.is_some() { SET_STRING } else { SET_FLAG };
-        let value = value.map_or(null, CStr::as_ptr);
-        // JUSTIFICATION: nix has no fsconfig.
-        // SAFETY: key and value are C strings, or null where the command wants none.
-        let r = unsafe { libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), command, key.as_ptr(), value, 0) };
-        Errno::result(r)?;
+/// A new detached mount of file system `kind`; `options` as for mount(8).
+pub(crate) fn new_mount(kind: &CStr, options: &str, flags: u64) -> Sys<OwnedFd> {
+    let fs = own(call(libc::SYS_fsopen, [Text(kind), N(1)])?)?;
+    let word = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
+    for option in options.split(',') {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let (key, value) = (word(key)?, word(value)?);
+        let (how, value) = if value.is_empty() { (0, N(0)) } else { (1, Text(&value)) };
+        call(libc::SYS_fsconfig, [Fd(fs.as_fd()), N(how), Text(&key), value, N(0)])?;
     }
-    // JUSTIFICATION: nix has no fsconfig.
-    // SAFETY: this command takes neither key nor value.
-    Errno::result(unsafe { libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), CREATE, null, null, 0) })?;
-    // JUSTIFICATION: nix has no fsmount.
-    // SAFETY: takes numbers.
-    own(unsafe { libc::syscall(libc::SYS_fsmount, fs.as_raw_fd(), 1, flags) })
+    call(libc::SYS_fsconfig, [Fd(fs.as_fd()), N(6), N(0), N(0), N(0)])?;
+    own(call(libc::SYS_fsmount, [Fd(fs.as_fd()), N(1), N(flags)])?)
+}
+
+/// Landlock's ABI, or 0 where there is none.
+pub(crate) fn landlock_abi() -> u8 {
+    let version = call(libc::SYS_landlock_create_ruleset, [N(0), N(0), N(1)]);
+    version.ok().and_then(|v| u8::try_from(v).ok()).unwrap_or(0)
+}
+
+/// Sets a resource limit of this process.
+pub(crate) fn set_limit(resource: u32, soft: u64, hard: u64) -> Sys<()> {
+    let limit = Words(&mut [soft, hard]);
+    call(libc::SYS_prlimit64, [N(0), N(resource.into()), limit, N(0)]).map(drop)
+}
+
+/// Has the kernel read and write `file` in place of the server of the FUSE connection `fuse`; answers its number there.
+pub(crate) fn backing_open(fuse: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Sys<u32> {
+    // _IOW(229, 1, struct fuse_backing_map): descriptor and flags in one word, padding.
+    let mut map = [file.as_raw_fd() as u64, 0];
+    let id = call(libc::SYS_ioctl, [Fd(fuse), N(0x4010_e501), Words(&mut map)])?;
+    u32::try_from(id).map_err(|_| Errno::ERANGE)
+}
+
+pub(crate) fn backing_close(fuse: BorrowedFd<'_>, id: u32) -> Sys<()> {
+    // _IOW(229, 2, uint32_t)
+    call(libc::SYS_ioctl, [Fd(fuse), N(0x4004_e502), Words(&mut [id.into()])]).map(drop)
 }

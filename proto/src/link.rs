@@ -67,6 +67,19 @@ impl From<Errno> for LinkError {
     }
 }
 
+impl From<LinkError> for std::io::Error {
+    fn from(e: LinkError) -> Self {
+        std::io::Error::from(match e {
+            LinkError::Closed => Errno::EPIPE,
+            LinkError::WouldBlock => Errno::EAGAIN,
+            LinkError::Malformed => Errno::EBADMSG,
+            LinkError::Descriptors => Errno::EBADF,
+            LinkError::TooLong => Errno::EMSGSIZE,
+            LinkError::Os(e) => e,
+        })
+    }
+}
+
 /// Whether a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -212,7 +225,16 @@ impl<S: Message, R: Message> Link<S, R> {
 
     /// Receives one message with its descriptors. Whatever is wrong with a packet, its descriptors are closed.
     pub fn receive(&self, wait: Wait) -> Result<(R, Vec<OwnedFd>), LinkError> {
-        let mut buffer = vec![0u8; MAX_PACKET];
+        // Asked first how long it is: most are short, and clearing room for the longest would cost more than the rest.
+        let length = loop {
+            let peek = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC | wait.flags();
+            match socket::recv(self.fd.as_raw_fd(), &mut [], peek) {
+                Ok(length) => break length,
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let mut buffer = vec![0u8; length.min(MAX_PACKET)];
         let mut control = nix::cmsg_space!([RawFd; SCM_MAX_FD]);
         let flags = MsgFlags::MSG_CMSG_CLOEXEC | wait.flags();
         let (length, descriptors, cut) = {

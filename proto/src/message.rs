@@ -6,6 +6,7 @@
 use crate::ids::{InvocationId, MountId};
 use crate::plan::{PlanFault, SandboxReport, SpawnPlan};
 use core::fmt;
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 /// A message of one direction of a link.
@@ -23,8 +24,11 @@ pub enum Request {
         invocation: InvocationId,
     },
     /// Broker: run `plan` in a sandbox. Carries one descriptor for each bind. Answer: [`Reply::Spawned`].
+    ///
+    /// A plan with the socket needs an invocation that holds one and has no running sandbox. A plan without may also
+    /// name a fresh id: it leases a uid by itself (the report says which), and is released like any other.
     Spawn {
-        /// The invocation; it must hold a lease and have no running sandbox.
+        /// The invocation.
         invocation: InvocationId,
         /// What to run.
         plan: Box<SpawnPlan>,
@@ -52,7 +56,49 @@ pub enum Request {
         /// Which.
         mount: MountId,
     },
+    /// SkillFS: let the kernel read (and on a writable mount write) the file that this carries in place of the mount's
+    /// server. Answer: [`Reply::Backing`]. The file must be regular, opened with at least the access that the mount
+    /// gives, and inside a root of kind `backing` (`[10.2]`); at most [`MAX_BACKING`] on one mount.
+    RegisterBacking {
+        /// On which mount.
+        mount: MountId,
+    },
+    /// SkillFS: forget a backing file. Answer: [`Reply::Done`], also when there is none of that number.
+    CloseBacking {
+        /// On which mount.
+        mount: MountId,
+        /// The number that [`Reply::Backing`] gave.
+        id: u32,
+    },
 }
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// An invocation.
+    Invocation(InvocationId),
+    /// A mount point.
+    Mount(MountId),
+}
+
+impl Request {
+    /// The one thing that it is about.
+    pub fn subject(&self) -> Subject {
+        match *self {
+            Request::CreateSocket { invocation }
+            | Request::Spawn { invocation, .. }
+            | Request::Signal { invocation, .. }
+            | Request::Release { invocation } => Subject::Invocation(invocation),
+            Request::Mount { mount }
+            | Request::Unmount { mount }
+            | Request::RegisterBacking { mount }
+            | Request::CloseBacking { mount, .. } => Subject::Mount(mount),
+        }
+    }
+}
+
+/// Most backing files of one mount (`[10.2]`).
+pub const MAX_BACKING: usize = 4096;
 
 /// The signals that may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +128,11 @@ pub enum Reply {
     Done,
     /// Not done, and nothing left behind.
     Refused(Refusal),
+    /// The file is registered.
+    Backing {
+        /// Its number, for FUSE_OPEN's answer and for closing it.
+        id: u32,
+    },
 }
 
 /// What the helper tells unasked.
@@ -152,6 +203,24 @@ pub enum Refusal {
         /// errno.
         errno: i32,
     },
+    /// A granted directory cannot be given: its file system, or one that is mounted below it, knows no idmapped mounts.
+    GrantUnsupported {
+        /// Which bind of the plan, from 0.
+        bind: u32,
+        /// Type of that file system.
+        fs: String,
+    },
+}
+
+/// Names the step of a request that failed.
+pub fn step<T>(name: &str, result: Result<T, impl Into<std::io::Error>>) -> Result<T, Refusal> {
+    let errno = |e: std::io::Error| e.raw_os_error().unwrap_or_default();
+    result.map_err(|e| Refusal::System { step: name.to_owned(), errno: errno(e.into()) })
+}
+
+/// A step without which there is no sandbox (`[10.6]`).
+pub fn never_skipped<T>(name: &str, result: Result<T, Errno>) -> Result<T, Refusal> {
+    result.map_err(|e| Refusal::Unavailable { step: name.to_owned(), errno: e as i32 })
 }
 
 impl fmt::Display for Refusal {
@@ -171,6 +240,9 @@ impl fmt::Display for Refusal {
             }
             Refusal::Exec { errno } => write!(f, "the program cannot be executed: {}", os(errno)),
             Refusal::System { step, errno } => write!(f, "{step}: {}", os(errno)),
+            Refusal::GrantUnsupported { bind, fs } => {
+                write!(f, "bind {bind} of the plan cannot be granted: {fs} has no idmapped mounts")
+            }
         }
     }
 }
@@ -179,11 +251,13 @@ impl Message for Request {
     fn descriptors(&self) -> usize {
         match self {
             Request::Spawn { plan, .. } => plan.binds.len(),
+            Request::RegisterBacking { .. } => 1,
             Request::CreateSocket { .. }
             | Request::Signal { .. }
             | Request::Release { .. }
             | Request::Mount { .. }
-            | Request::Unmount { .. } => 0,
+            | Request::Unmount { .. }
+            | Request::CloseBacking { .. } => 0,
         }
     }
 }
@@ -193,7 +267,8 @@ impl Message for FromHelper {
         match self {
             FromHelper::Reply(Reply::SocketCreated { .. } | Reply::Mounted) => 1,
             FromHelper::Reply(Reply::Spawned { .. }) => 3,
-            FromHelper::Reply(Reply::Done | Reply::Refused(_)) | FromHelper::Event(_) => 0,
+            FromHelper::Reply(Reply::Done | Reply::Refused(_) | Reply::Backing { .. })
+            | FromHelper::Event(_) => 0,
         }
     }
 }

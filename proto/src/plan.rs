@@ -1,7 +1,9 @@
 //! What the helper may be asked to build: bounded data whose `check` is pure. A skill and a `Bash` sandbox are
 //! one plan with different binds.
 
+pub use crate::report::{Cgroup, Feature, Network, SandboxReport};
 use core::fmt;
+use nix::libc;
 use serde::{Deserialize, Serialize};
 
 /// Most arguments of a plan, the program included.
@@ -26,7 +28,8 @@ pub enum PlanFault {
     Words,
     /// A path that is not absolute, not normal, or longer than [`MAX_PATH`].
     Path,
-    /// More than [`MAX_BINDS`] binds, or two on one target, or a target outside the places for binds.
+    /// More than [`MAX_BINDS`] binds, or two on one target, or a target outside the places for binds, or one that
+    /// would hide an earlier one, or a grant for a skill.
     Binds,
     /// A limit of zero.
     Limits,
@@ -45,6 +48,25 @@ impl fmt::Display for PlanFault {
     }
 }
 
+/// Where every sandbox has something of the system's or of its own, which no grant may cover.
+const OWN_PLACES: [&str; 15] = [
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt/cyberos",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/tmp",
+    "/usr",
+];
+
 /// A path inside the sandbox: absolute, of normal components only, at most [`MAX_PATH`] bytes, without NUL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -61,6 +83,21 @@ impl SandboxPath {
             return Err(PlanFault::Path);
         }
         Ok(SandboxPath(path.to_owned()))
+    }
+
+    /// Whether it is `place` or lies below it.
+    fn is_at_or_below(&self, place: &str) -> bool {
+        self.0.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Whether a granted directory may appear here: neither in what every sandbox has of the system or for itself, nor
+    /// around it. A directory in /tmp may, but not one of ours.
+    pub fn may_be_granted(&self) -> bool {
+        let around = |place: &&str| {
+            place.strip_prefix(self.0.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('/'))
+        };
+        !self.0.starts_with("/tmp/cyberos-")
+            && !OWN_PLACES.iter().any(|place| around(place) || self.is_at_or_below(place) && *place != "/tmp")
     }
 
     /// The path, beginning with `/`.
@@ -93,7 +130,10 @@ pub enum BindKind {
     /// A sealed copy: read-only, executable, without set-id or devices; its descriptor must lie in a root of
     /// kind `sealed`.
     Sealed,
-    /// A granted directory, idmapped so that the broker's files are the sandbox's own.
+    /// A granted directory, idmapped so that the broker's files are the sandbox's own. Its descriptor must lie in a root
+    /// of kind `grant`, and its target must be [`SandboxPath::may_be_granted`]. Only for [`Profile::Bash`], since a
+    /// granted tree may hold sockets. A grant inside another comes after it, and its target must be the very directory
+    /// that is granted: in the sandbox grants are where they are on the host.
     Grant {
         /// Whether the sandbox may write; else the clone is read-only.
         writable: bool,
@@ -135,6 +175,44 @@ pub struct Limits {
     pub file_mb: u32,
     /// Size of the private /tmp and of /dev/shm, each, in MiB.
     pub tmp_mb: u32,
+}
+
+/// Address space that a program may have beyond its memory limit where RLIMIT_DATA bounds that and there is no control
+/// group: what it can share, or make read-only after filling it, RLIMIT_DATA does not count.
+const BEYOND_MB: u32 = 1024;
+
+impl Limits {
+    /// The resource limits of its program (`[10.5]`), each with its soft and hard value. `bounded` says whether a control
+    /// group bounds the memory of all its processes together.
+    pub fn rlimits(&self, bounded: bool) -> Vec<(u32, u64, u64)> {
+        let mib = |n: u32| u64::from(n) << 20;
+        let mut all: Vec<(u32, u64, u64)> = [
+            // 0 would still run a core handler that is a pipe.
+            (libc::RLIMIT_CORE, 1),
+            (libc::RLIMIT_CPU, self.cpu_s.into()),
+            (libc::RLIMIT_FSIZE, mib(self.file_mb)),
+            (libc::RLIMIT_NOFILE, self.open_files.into()),
+            (libc::RLIMIT_NPROC, self.processes.into()),
+            (libc::RLIMIT_MEMLOCK, 64 << 10),
+            (libc::RLIMIT_SIGPENDING, 256),
+            (libc::RLIMIT_MSGQUEUE, 0),
+            (libc::RLIMIT_NICE, 0),
+            (libc::RLIMIT_RTPRIO, 0),
+        ]
+        .map(|(resource, most)| (resource, most, most))
+        .into();
+        all.push((libc::RLIMIT_STACK, 8 << 20, 64 << 20));
+        let memory = mib(self.memory_mb);
+        match self.memory_kind {
+            MemoryLimit::AddressSpace => all.push((libc::RLIMIT_AS, memory, memory)),
+            MemoryLimit::Data => all.push((libc::RLIMIT_DATA, memory, memory)),
+        }
+        if self.memory_kind == MemoryLimit::Data && !bounded {
+            let most = mib(self.memory_mb.saturating_add(BEYOND_MB));
+            all.push((libc::RLIMIT_AS, most, most));
+        }
+        all
+    }
 }
 
 /// Which filter a sandbox runs under.
@@ -192,10 +270,16 @@ impl SpawnPlan {
             return Err(PlanFault::Binds);
         }
         for (i, a) in self.binds.iter().enumerate() {
-            if self.binds[..i].iter().any(|b| b.target == a.target) {
-                return Err(PlanFault::Binds);
-            }
-            if a.kind == BindKind::Sealed && !a.target.as_str().starts_with("/opt/cyberos/skills/") {
+            let hides = |b: &Bind| b.target.is_at_or_below(a.target.as_str());
+            let inside = |b: &Bind| a.target.is_at_or_below(b.target.as_str());
+            let right = match a.kind {
+                BindKind::Sealed => {
+                    a.target.as_str().starts_with("/opt/cyberos/skills/")
+                        && !self.binds[..i].iter().any(inside)
+                }
+                BindKind::Grant { .. } => self.profile == Profile::Bash && a.target.may_be_granted(),
+            };
+            if !right || self.binds[..i].iter().any(hides) {
                 return Err(PlanFault::Binds);
             }
         }
@@ -205,54 +289,6 @@ impl SpawnPlan {
         }
         Ok(())
     }
-}
-
-/// Something a sandbox can be made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Feature {
-    /// pid, mount, network, IPC and UTS namespaces. Never skipped.
-    Namespaces,
-    /// A uid and gid of its own. Never skipped.
-    OwnUid,
-    /// no_new_privs. Never skipped.
-    NoNewPrivs,
-    /// No capability in any set. Never skipped.
-    NoCapabilities,
-    /// The system-call filter. Never skipped.
-    Seccomp,
-    /// Resource limits.
-    Rlimits,
-    /// memory, pids and cpu limits by control group.
-    Cgroup,
-    /// Landlock rules with scopes.
-    Landlock,
-}
-
-impl Feature {
-    /// The word used in rows, status and `doctor`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Feature::Namespaces => "namespaces",
-            Feature::OwnUid => "own_uid",
-            Feature::NoNewPrivs => "no_new_privs",
-            Feature::NoCapabilities => "no_capabilities",
-            Feature::Seccomp => "seccomp",
-            Feature::Rlimits => "rlimits",
-            Feature::Cgroup => "cgroup",
-            Feature::Landlock => "landlock",
-        }
-    }
-}
-
-/// What the kernel really enforced on one sandbox (`[10.6]`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxReport {
-    /// The leased uid; the gid is the same number.
-    pub uid: u32,
-    /// Features in force.
-    pub enforced: Vec<Feature>,
-    /// Features that this kernel or this build does not give.
-    pub skipped: Vec<Feature>,
 }
 
 #[cfg(test)]
@@ -303,6 +339,23 @@ mod tests {
             spoil(&mut p);
             assert_eq!(p.check(), Err(*fault), "fault {i}");
         }
+    }
+
+    #[test]
+    fn memory_is_bounded_by_the_limit_that_the_plan_names() {
+        for (memory_kind, bounded, expected) in [
+            (MemoryLimit::AddressSpace, true, vec![(libc::RLIMIT_AS, 512)]),
+            (MemoryLimit::AddressSpace, false, vec![(libc::RLIMIT_AS, 512)]),
+            (MemoryLimit::Data, true, vec![(libc::RLIMIT_DATA, 512)]),
+            (MemoryLimit::Data, false, vec![(libc::RLIMIT_DATA, 512), (libc::RLIMIT_AS, 1536)]),
+        ] {
+            let all = Limits { memory_kind, ..plan().limits }.rlimits(bounded);
+            let memory = all.into_iter().filter(|(r, ..)| [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(r));
+            let found: Vec<_> = memory.map(|(r, _, hard)| (r, hard >> 20)).collect();
+            assert_eq!(found, expected, "{memory_kind:?}, bounded {bounded}");
+        }
+        let core = plan().limits.rlimits(true).into_iter().find(|(r, ..)| *r == libc::RLIMIT_CORE);
+        assert_eq!(core, Some((libc::RLIMIT_CORE, 1, 1)));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most clients of one user at a time, and in all.
-const MAX_CLIENTS_OF_ONE: usize = 16;
-const MAX_CLIENTS: usize = 128;
+const MAX_CLIENTS_OF_ONE: usize = 256;
+const MAX_CLIENTS: usize = 512;
 /// A client that does not take its answer for so long is dropped.
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest refresh.

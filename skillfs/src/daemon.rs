@@ -227,10 +227,11 @@ fn keep_mounted(
             number += 1;
             match serve(mount, parts, sender, number) {
                 Ok(new) => {
+                    let link = new.helper.copy().context("no descriptor for the watchdog")?;
+                    watchdog::keep(mount_point, link).context("no thread for the watchdog")?;
                     (served, session, due) = (Some(new), number, None);
                     tracing::info!(mount = %mount_point.display(), "mounted");
                     if !std::mem::replace(&mut ready, true) {
-                        watchdog::keep(mount_point).context("no thread for the watchdog")?;
                         announce(mount_point);
                     }
                 }

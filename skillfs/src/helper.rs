@@ -94,6 +94,13 @@ impl Helper {
     }
 }
 
+impl Helper {
+    /// Another descriptor of the link; whoever has it can end the link.
+    pub fn copy(&self) -> std::io::Result<OwnedFd> {
+        self.link.as_fd().try_clone_to_owned()
+    }
+}
+
 impl Drop for Helper {
     fn drop(&mut self) {
         // Ends the reader, which holds the socket too.

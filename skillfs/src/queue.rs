@@ -150,15 +150,20 @@ mod tests {
     fn changes_are_coalesced_but_not_for_ever() {
         let queue = Queue::default();
         let began = Instant::now();
-        let taken = std::thread::scope(|s| {
+        let (taken, pause) = std::thread::scope(|s| {
             let taker = s.spawn(|| queue.take().map(|_| began.elapsed()));
+            let (mut last, mut pause) = (began, Duration::ZERO);
             while !taker.is_finished() {
                 queue.soon(SkillId(1));
+                pause = pause.max(last.elapsed());
+                last = Instant::now();
                 std::thread::yield_now();
             }
-            taker.join().unwrap().unwrap()
+            (taker.join().unwrap().unwrap(), pause)
         });
-        assert!(taken >= PATIENCE && taken < PATIENCE * 10, "{taken:?}");
+        // On a busy machine the changes themselves may pause for long enough.
+        assert!(taken >= PATIENCE || pause >= QUIET, "{taken:?} with a pause of {pause:?}");
+        assert!(taken < PATIENCE * 10, "{taken:?}");
     }
 
     #[test]

@@ -115,8 +115,9 @@ pub fn run(
 pub struct Beside(Child);
 
 /// Starts `program`, called `name`, in a process group and with an empty environment. Its standard input is a pidfd of
-/// this process, its standard error ours, and it has no other descriptor of ours. It ends when the calling thread does.
-pub fn beside(program: &Path, name: &str, arguments: &[&OsStr]) -> io::Result<Beside> {
+/// this process, its standard output `given`, its standard error ours, and it has no other descriptor of ours. It ends
+/// when the calling thread does.
+pub fn beside(program: &Path, name: &str, arguments: &[&OsStr], given: OwnedFd) -> io::Result<Beside> {
     let parent = getpid();
     let mut command = Command::new(program);
     command
@@ -125,7 +126,7 @@ pub fn beside(program: &Path, name: &str, arguments: &[&OsStr]) -> io::Result<Be
         .env_clear()
         .current_dir("/")
         .stdin(pidfd(parent)?)
-        .stdout(Stdio::null())
+        .stdout(given)
         .process_group(0);
     // JUSTIFICATION: as for a run.
     // SAFETY: as for a run: no allocation, no lock, nothing but prctl, getppid, prlimit and close_range.

@@ -3,22 +3,24 @@
 //!
 //! It asks statfs of the mount point again and again, in a thread that alone can hang on the answer. By its path, so
 //! that it follows SkillFS to the next mount when one is lost; SkillFS mounts that anew by itself. When SkillFS is
-//! stopped, or stuck, nothing in it can help: it is killed. That closes the FUSE descriptor, so that whoever hangs on
-//! the view gets an error, and the link, so that the helper takes the view off; and whoever supervises SkillFS starts
-//! it again.
+//! stopped, or stuck, nothing in it can help. The link to the helper is ended, so that the helper takes the view off and
+//! whoever hangs on it gets an error, also when SkillFS is held in the kernel and cannot die; then it is killed, and
+//! whoever supervises it starts it again.
 //!
 //! Its standard input is a pidfd of the SkillFS that started it: what is killed is that process and never another one
-//! that has got its number. It has none of SkillFS's other descriptors, and ends with it.
+//! that has got its number. Its standard output is the link, of which it uses nothing but the end. It has none of
+//! SkillFS's other descriptors, and ends with it or with the link.
 
 use crate::spawn;
+use cyberos_proto::wait::{hung_up, wait_any};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::socket::{Shutdown, shutdown};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, statfs};
 use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -39,15 +41,17 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// Before a watchdog that ended is replaced.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Keeps a watchdog of this process, in a thread that lives as long.
-pub fn keep(mount_point: &Path) -> io::Result<()> {
+/// Keeps a watchdog of this process and the view that was mounted over `link`, in a thread that lives as long as that.
+pub fn keep(mount_point: &Path, link: OwnedFd) -> io::Result<()> {
     let mount_point = mount_point.to_owned();
     std::thread::Builder::new().name("watchdog".into()).spawn(move || {
-        loop {
+        while !hung_up(link.as_fd()) {
             // The program that runs now, also when another one has been put in its place.
             let program = Path::new("/proc/self/exe");
             let arguments = [OsStr::new(COMMAND), mount_point.as_os_str()];
-            match spawn::beside(program, "skillfs", &arguments).and_then(spawn::Beside::wait) {
+            let started = link.try_clone().and_then(|l| spawn::beside(program, "skillfs", &arguments, l));
+            match started.and_then(spawn::Beside::wait) {
+                Ok(_) if hung_up(link.as_fd()) => return,
                 Ok(status) => {
                     tracing::warn!(how = spawn::describe(status), "the watchdog ended; starting it again")
                 }
@@ -59,10 +63,11 @@ pub fn keep(mount_point: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What the watchdog does: returns when the SkillFS whose pidfd standard input is has ended, or has been killed.
+/// What the watchdog does: returns when the SkillFS whose pidfd standard input is has ended or been killed, or the link
+/// that standard output is has ended.
 pub fn run(mount_point: &Path) -> anyhow::Result<()> {
-    let input = io::stdin();
-    let skillfs = input.as_fd();
+    let (input, output) = (io::stdin(), io::stdout());
+    let (skillfs, link) = (input.as_fd(), output.as_fd());
     if spawn::signal(skillfs, None).is_err() {
         anyhow::bail!(
             "'{COMMAND}' is for 'skillfs mount' to start, with a pidfd of its own as standard input"
@@ -76,9 +81,9 @@ pub fn run(mount_point: &Path) -> anyhow::Result<()> {
     let asked = mount_point.to_owned();
     std::thread::Builder::new().name("ask".into()).spawn(move || ask(&asked, &sender))?;
     let mut silence = Silence::default();
-    while !ended(skillfs, ASK_EVERY)? {
+    while !wait_any(&[skillfs], &[link], Some(ASK_EVERY))? {
         if silence.look(seen.try_iter().last()) {
-            return Ok(give_up(skillfs, mount_point)?);
+            return Ok(give_up(skillfs, link, mount_point)?);
         }
     }
     Ok(())
@@ -105,19 +110,9 @@ fn ask(mount_point: &PathBuf, seen: &Sender<Seen>) {
     }
 }
 
-/// Whether the process has ended, or ends within `limit`.
-fn ended(process: BorrowedFd<'_>, limit: Duration) -> io::Result<bool> {
-    let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
-    match poll(&mut [PollFd::new(process, PollFlags::POLLIN)], limit) {
-        Ok(n) => Ok(n > 0),
-        Err(Errno::EINTR) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Says so, and kills SkillFS. In this order, because we end with it; whoever holds standard error without reading it
-/// does not hold this up.
-fn give_up(skillfs: BorrowedFd<'_>, mount_point: &Path) -> io::Result<()> {
+/// Says so, ends the link, and kills SkillFS. In this order, because we end with it; whoever holds standard error without
+/// reading it does not hold this up.
+fn give_up(skillfs: BorrowedFd<'_>, link: BorrowedFd<'_>, mount_point: &Path) -> io::Result<()> {
     let line = format!(
         "the view at {} has answered nothing for {} s; killing SkillFS (pid {}), and whoever supervises it starts it again",
         mount_point.display(),
@@ -130,6 +125,7 @@ fn give_up(skillfs: BorrowedFd<'_>, mount_point: &Path) -> io::Result<()> {
         let _ = done.send(());
     });
     let _ = said.recv_timeout(LAST_WORD);
+    let _ = shutdown(link.as_raw_fd(), Shutdown::Both);
     spawn::signal(skillfs, Some(Signal::SIGKILL))
 }
 

@@ -1,5 +1,6 @@
 //! Whatever is killed, nothing stays: no process, no socket, no mount.
 
+use crate::freezer::Freezer;
 use crate::support::*;
 use crate::views::Server;
 use cyberos_proto::ids::{InvocationId, MountId};
@@ -185,4 +186,32 @@ fn two_helpers_with_one_range_share_it_block_by_block() {
     let path = helper.dir.path().join("locks");
     let meta = fs::metadata(path).unwrap();
     assert_eq!((meta.uid(), meta.permissions().mode() & 0o777), (0, 0o700));
+}
+
+/// The inits of a helper's sandboxes, and everything in them.
+fn in_sandboxes(helper: &Helper) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut todo: Vec<Pid> = helper.children().into_iter().flat_map(children).collect();
+    while let Some(pid) = todo.pop() {
+        todo.extend(children(pid));
+        found.push(pid.as_raw());
+    }
+    found
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_killed_does_not_hold_up_the_end() {
+    let helper = Helper::start("");
+    let broker = helper.broker();
+    let running = broker.start(plan(&["/bin/sh", "-c", "echo ready; exec sleep 1000"]), &[]);
+    running.said("ready");
+    let freezer = Freezer::of(&in_sandboxes(&helper));
+    freezer.freeze();
+    helper.signal(Signal::SIGTERM);
+    let ended =
+        || fs::read_to_string(format!("/proc/{}/stat", helper.pid())).map_or(true, |s| s.contains(") Z "));
+    let began = std::time::Instant::now();
+    until("the helper has ended", ended);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    assert!(helper.log().contains("ended"), "{}", helper.log());
 }

@@ -294,6 +294,7 @@ class EscapeArtist(unittest.TestCase):
             "more threads than 8",
             "lower RLIMIT_CORE, and raise it",
             "a System V message queue",
+            "a program from a memory file",
         }
         self.assertLessEqual(must_see, seen, f"not noticed: {sorted(must_see - seen)}")
         self.assertIn(secret, rows["the paths given as arguments"]["result"])

@@ -49,6 +49,9 @@ pub(crate) fn binary() -> &'static Path {
     })
 }
 
+/// A system call that fails: its number; an argument and its value, if only then; errno.
+pub(crate) type Lacking = (i64, Option<(u32, u32)>, i32);
+
 /// A running helper. Dropping it ends it as systemd would.
 pub(crate) struct Helper {
     pub(crate) dir: tempfile::TempDir,
@@ -60,6 +63,47 @@ pub(crate) struct Helper {
 impl Helper {
     /// Starts one whose ceiling has `more` lines.
     pub(crate) fn start(more: &str) -> Helper {
+        Helper::start_with(more, ACTIVATE)
+    }
+
+    /// The same in a mount namespace of its own, after `script` has changed something there.
+    pub(crate) fn start_in_namespace(more: &str, script: &str) -> Helper {
+        let inner = format!("{script}; {EXEC}");
+        Helper::start_with(
+            more,
+            &format!("{ACTIVATE} exec unshare -m --propagation private /bin/sh -c '{inner}' \"$0\" \"$1\";"),
+        )
+    }
+
+    /// The same on a kernel that answers some system calls with an error.
+    pub(crate) fn start_lacking(more: &str, calls: &[Lacking]) -> Helper {
+        // The filter: LD nr; for each call: JEQ nr, [LD argument; JEQ value], RET errno; RET allow.
+        let mut program: Vec<(u16, u8, u8, u32)> = vec![(0x20, 0, 0, 0)];
+        for (number, argument, errno) in calls {
+            let number = u32::try_from(*number).unwrap();
+            let fail = (0x06, 0, 0, 0x0005_0000 + u32::try_from(*errno).unwrap());
+            match argument {
+                None => program.extend([(0x15, 0, 1, number), fail]),
+                Some((index, value)) => program.extend([
+                    (0x15, 0, 4, number),
+                    (0x20, 0, 0, 16 + 8 * index),
+                    (0x15, 0, 1, *value),
+                    fail,
+                    (0x20, 0, 0, 0),
+                ]),
+            }
+        }
+        program.push((0x06, 0, 0, 0x7fff_0000));
+        let python = format!(
+            "import ctypes,struct,os,sys; p={program:?}; b=ctypes.create_string_buffer(b\"\".join(struct.pack(\"HBBI\",*i) for i in p)); \
+             f=struct.pack(\"HxxxxxxP\",len(p),ctypes.addressof(b)); l=ctypes.CDLL(None,use_errno=True); \
+             l.prctl(22,2,ctypes.c_char_p(f),0,0)==0 or sys.exit(os.strerror(ctypes.get_errno())); \
+             os.environ.update(LISTEN_FDS=\"1\",LISTEN_PID=str(os.getpid())); os.execv(sys.argv[1],[sys.argv[1],\"--ceiling\",sys.argv[2]])"
+        );
+        Helper::start_with(more, &format!("{ACTIVATE} exec /usr/bin/python3 -I -c '{python}' \"$0\" \"$1\";"))
+    }
+
+    fn start_with(more: &str, script: &str) -> Helper {
         let dir = tempfile::Builder::new().prefix("cyberos-helper-test-").tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["sealed", "bin", "view", "outside"] {
@@ -79,7 +123,7 @@ impl Helper {
             uids.0, uids.1
         );
         fs::write(&ceiling, text).unwrap();
-        let child = launch(dir.path(), &ceiling, ACTIVATE);
+        let child = launch(dir.path(), &ceiling, script);
         let helper = Helper { dir, uids, child, ceiling };
         helper.until_ready();
         helper
@@ -161,6 +205,12 @@ impl Helper {
                 left.push(name);
             }
         }
+        left.extend(
+            groups()
+                .into_iter()
+                .filter(|g| g.file_name().and_then(|n| n.to_str()?.parse().ok()).is_some_and(ours))
+                .map(|g| g.display().to_string()),
+        );
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let dir = self.dir.path().to_str().unwrap();
         left.extend(mounts.lines().filter(|l| l.contains(dir)).map(str::to_owned));
@@ -200,8 +250,25 @@ impl Drop for Helper {
     }
 }
 
+/// Every control group of any helper, and the directories that they are in.
+pub(crate) fn groups() -> Vec<PathBuf> {
+    let table = cyberos_proto::mounts::mounts(&fs::read_to_string("/proc/self/mountinfo").unwrap());
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let list = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let ours = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().starts_with("cyberos-sandboxes.");
+    ["", "memory", "pids"]
+        .iter()
+        .filter_map(|controller| cyberos_proto::mounts::own_group(&table, &own, controller))
+        .flat_map(list)
+        .filter(ours)
+        .flat_map(|dir| list(dir.clone()).filter(|p| p.is_dir()).chain([dir]).collect::<Vec<_>>())
+        .collect()
+}
+
 /// Makes the listening socket descriptor 3.
 const ACTIVATE: &str = "exec 3<&0 </dev/null;";
+/// Becomes the helper.
+const EXEC: &str = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\"";
 
 fn launch(dir: &Path, ceiling: &Path, script: &str) -> Child {
     let socket = dir.join("helper.sock");
@@ -211,7 +278,7 @@ fn launch(dir: &Path, ceiling: &Path, script: &str) -> Child {
     let log = File::create(dir.join("log")).unwrap();
     Command::new("/bin/sh")
         .arg("-c")
-        .arg(format!("{script} LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\""))
+        .arg(format!("{script} {EXEC}"))
         .arg(binary())
         .arg(ceiling)
         .stdin(listener)
@@ -233,7 +300,7 @@ pub(crate) struct Peer {
 
 const CONNECT: &str = "import socket,sys
 s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET); s.connect(sys.argv[1])
-c=socket.socket(fileno=0); socket.send_fds(c,[b'\\x01'],[s.fileno()])
+c=socket.socket(fileno=0); socket.send_fds(c,[bytes([int(sys.argv[2])])],[s.fileno()])
 c.recv(1)";
 
 impl Peer {
@@ -242,6 +309,7 @@ impl Peer {
         let process = Command::new("/usr/bin/python3")
             .args(["-I", "-c", CONNECT])
             .arg(socket)
+            .arg(cyberos_proto::PROTOCOL_VERSION.to_string())
             .stdin(theirs.as_fd().try_clone_to_owned().unwrap())
             .uid(uid)
             .gid(uid)

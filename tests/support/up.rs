@@ -37,6 +37,11 @@ pub struct Options {
     pub provider: Option<String>,
     /// Also `--grant-requested`.
     pub grant_requested: bool,
+    /// A program with arguments that executes the rest of its command line, `cyberos up`, somewhere else. `{dir}` in it
+    /// stands for the folder of the test.
+    pub within: Vec<String>,
+    /// What a shell does first, in a mount namespace that only this `up` is in.
+    pub prelude: Option<String>,
 }
 
 /// One result of a command.
@@ -91,7 +96,20 @@ impl Up {
         std::fs::create_dir(&skills).unwrap();
         std::fs::set_permissions(&skills, std::fs::Permissions::from_mode(0o755)).unwrap();
         prepare(&skills);
-        let mut command = Command::new(binary("cyberos"));
+        let within = match &options.prelude {
+            None => options.within.clone(),
+            Some(prelude) => {
+                let script = format!("{prelude}; exec \"$@\"");
+                ["unshare", "-m", "--propagation", "private", "sh", "-ec", &script, "sh"]
+                    .map(String::from)
+                    .into()
+            }
+        };
+        let mut words = within.iter().map(|w| w.replace("{dir}", &dir.display().to_string()));
+        let mut command = Command::new(words.next().map_or(binary("cyberos"), PathBuf::from));
+        if !within.is_empty() {
+            command.args(words).arg(binary("cyberos"));
+        }
         command.arg("up").arg("--state").arg(dir.join("state")).arg("--skills").arg(&skills);
         let provider = options.provider.unwrap_or_else(|| TRUST_ALL.into());
         if !provider.is_empty() {

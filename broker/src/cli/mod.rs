@@ -5,6 +5,7 @@ mod audit;
 mod broker;
 pub mod client;
 mod demo;
+mod doctor;
 mod output;
 mod run;
 mod skill;
@@ -35,6 +36,7 @@ enum Command {
     Up(up::Up),
     /// See the whole line work: three skills, from hidden to a verified ledger
     Demo(demo::Demo),
+    Doctor(doctor::Doctor),
     /// Run, inspect, approve and write skills
     #[command(subcommand)]
     Skill(skill::Skill),
@@ -85,6 +87,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<u8, Failure> {
             Err(e) => Err(Failure::new(1, format!("{e:#}"))),
         },
         Command::Demo(demo) => demo.run().await,
+        Command::Doctor(doctor) => doctor.run(context).await,
         Command::Skill(command) => command.run(context).await,
         Command::Status => broker::status(context).await,
         Command::Tail(command) => command.run(context).await,

@@ -156,13 +156,48 @@ impl Conversation {
     }
 }
 
+/// What became of a skill at its deadline, and what to do. SIGTERM comes at 90 % of the time (`[2.4]`).
+fn deadline(answer: &Value) -> String {
+    let seconds = |ms: u64| {
+        let tenths = (ms + 50) / 100;
+        match tenths % 10 {
+            0 => format!("{} s", tenths / 10),
+            rest => format!("{}.{rest} s", tenths / 10),
+        }
+    };
+    let at = answer["duration_ms"].as_u64().map_or_else(|| "an unknown time".to_owned(), seconds);
+    let (limit, term) = match answer["deadline_ms"].as_u64() {
+        Some(ms) => {
+            (format!("deadline of {} reached", seconds(ms)), format!("SIGTERM at {}", seconds(ms / 10 * 9)))
+        }
+        // The ledger alone is left to tell of it.
+        None => ("deadline reached".to_owned(), "SIGTERM".to_owned()),
+    };
+    let end = match (answer["signal"].as_u64(), answer["exit_code"].as_u64()) {
+        (Some(15), _) => format!("ended by {term}"),
+        (Some(9), _) => format!("{term}, killed by SIGKILL at {at}"),
+        (Some(other), _) => format!("{term}, ended by signal {other} at {at}"),
+        (None, Some(status)) => format!("{term}, ended by itself with status {status} at {at}"),
+        (None, None) => format!("{term}, its end was not seen"),
+    };
+    let call = &answer["last_tool_call"];
+    let call = match call["call"].as_u64() {
+        Some(n) => format!("; its last call was {n}, {}", output::text(call, "tool_name")),
+        None => String::new(),
+    };
+    format!(
+        "{}: {limit}: {end}{call}; raise effort_minutes in its SKILL.md, or --effort-minutes if that lowered it",
+        output::text(answer, "skill_id")
+    )
+}
+
 /// A line for an end that the exit status alone does not tell.
 fn explain(exit: u8, answer: &Value) {
     let outcome = answer["outcome"].as_str().unwrap_or_default();
     let say = match outcome {
         "success" | "error" | "" => String::new(),
         "panic" | "killed" => format!("the skill was ended by signal {}", output::text(answer, "signal")),
-        "timeout" => "the skill ran into its deadline".into(),
+        "timeout" => deadline(answer),
         "no_connect" => "the skill did not connect to the broker within 60 s".into(),
         "stopped" => "the skill was stopped".into(),
         "aborted" => "the run was aborted: a part of the runtime died".into(),
@@ -175,5 +210,33 @@ fn explain(exit: u8, answer: &Value) {
         if answer[format!("{stream}_truncated")] == Value::Bool(true) {
             eprintln!("cyberos: {stream} was truncated at 10 MiB");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_end_by_a_deadline_is_told_with_its_limit_signals_and_what_to_do() {
+        let told = |signal: Value, exit_code: Value, duration_ms: u64| {
+            deadline(&json!({
+                "skill_id": "s", "signal": signal, "exit_code": exit_code, "duration_ms": duration_ms,
+                "deadline_ms": 60_000, "last_tool_call": {"call": 3, "tool_name": "Bash"},
+            }))
+        };
+        assert_eq!(
+            told(json!(9), Value::Null, 60_012),
+            "s: deadline of 60 s reached: SIGTERM at 54 s, killed by SIGKILL at 60 s; its last call was 3, Bash; \
+             raise effort_minutes in its SKILL.md, or --effort-minutes if that lowered it"
+        );
+        assert!(told(json!(15), Value::Null, 54_010).contains("reached: ended by SIGTERM at 54 s; "));
+        let itself = told(Value::Null, json!(3), 55_260);
+        assert!(itself.contains("SIGTERM at 54 s, ended by itself with status 3 at 55.3 s; "), "{itself}");
+        // From the ledger's row alone.
+        let row =
+            deadline(&json!({"skill_id": "s", "outcome": "timeout", "signal": 9, "duration_ms": 60_012}));
+        assert!(row.starts_with("s: deadline reached: SIGTERM, killed by SIGKILL at 60 s; raise"), "{row}");
     }
 }

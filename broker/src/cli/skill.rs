@@ -193,6 +193,10 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
         return Ok(0);
     }
     output::line!("approved: {skill}");
+    for directory in answer["bash_directories"].as_array().into_iter().flatten() {
+        let shown = crate::terminal::escape_line(directory.as_str().unwrap_or_default());
+        output::line!("  Bash sees {shown}");
+    }
     for wish in answer["not_granted"].as_array().into_iter().flatten() {
         output::line!(
             "  still not granted: {}",

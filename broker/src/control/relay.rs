@@ -1,9 +1,9 @@
 //! Sends a program's captured output to an operator, as it comes.
 
-use crate::capture::{Capture, Stream};
+use crate::capture::{Capture, Progress, Stream};
 use crate::operator::{FrameKind, write_frame};
 use interprocess::local_socket::tokio::Stream as Connection;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Sends what both streams hold, and with `follow` what comes, until both have ended. Says also, with an empty frame
 /// of standard input, when the program has taken what it was sent (`taken`), so that the operator sends more.
@@ -45,19 +45,21 @@ async fn next(taken: &mut Option<mpsc::Receiver<()>>) {
 struct Follower<'a> {
     stream: &'a Stream,
     kind: FrameKind,
-    progress: tokio::sync::watch::Receiver<crate::capture::Progress>,
+    progress: watch::Receiver<Progress>,
+    /// What was last looked at: what comes after that is a change, even if it has come before it is waited for.
+    at: Progress,
     sent: u64,
 }
 
 impl<'a> Follower<'a> {
     fn new(stream: &'a Stream, kind: FrameKind) -> Self {
-        Follower { stream, kind, progress: stream.progress(), sent: 0 }
+        Follower { stream, kind, progress: stream.progress(), at: Progress::default(), sent: 0 }
     }
 
     /// Sends one piece, if there is one.
     async fn send(&mut self, to: &mut &Connection) -> std::io::Result<bool> {
-        let length = self.progress.borrow_and_update().length;
-        if length <= self.sent {
+        self.look();
+        if self.at.length <= self.sent {
             return Ok(false);
         }
         let bytes = self.stream.read_at(self.sent)?;
@@ -68,14 +70,37 @@ impl<'a> Follower<'a> {
         Ok(!bytes.is_empty())
     }
 
+    fn look(&mut self) {
+        self.at = *self.progress.borrow_and_update();
+    }
+
     fn over(&self) -> bool {
-        let at = *self.progress.borrow();
-        at.ended && self.sent >= at.length
+        self.at.ended && self.sent >= self.at.length
     }
 
     async fn changed(&mut self) {
-        if self.progress.borrow().ended || self.progress.changed().await.is_err() {
+        if self.at.ended || self.progress.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Logs;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn an_end_between_a_look_and_the_wait_is_not_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let capture = Logs::open(&dir.path().join("logs")).unwrap().create("run").unwrap();
+        let mut follower = Follower::new(&capture.stdout, FrameKind::Stdout);
+        follower.look();
+        assert!(!follower.over());
+        capture.end();
+        tokio::time::timeout(Duration::from_secs(10), follower.changed()).await.expect("it is told");
+        follower.look();
+        assert!(follower.over());
     }
 }

@@ -7,7 +7,9 @@ use crate::call::{Call, Denial, DenialClass, FileTarget, Refusal, Target};
 use crate::grants::{Permit, trace_of};
 use crate::rooms::Held;
 use crate::rpc::{self, Reply, RpcError};
-use crate::tools::{Context, QUOTA_EXCEEDED, TIMED_OUT, Tool, ToolError, ToolResult, internal};
+use crate::tools::{
+    Context, Ending, Means, QUOTA_EXCEEDED, TIMED_OUT, Tool, ToolError, ToolResult, internal,
+};
 use crate::workers::Stop;
 use serde_json::{Map, Value, json};
 use std::future::Future;
@@ -146,7 +148,7 @@ impl Dispatch {
         Denial { reason: DenialClass::FileViolation.as_str(), ..denial }
     }
 
-    /// Runs the tool until it ends, panics, or is cut.
+    /// Runs the tool until it ends, panics, or is cut, and what it has made has ended.
     async fn run(
         &self,
         tool: &dyn Tool,
@@ -156,18 +158,21 @@ impl Dispatch {
         held: &mut Held,
     ) -> Result<ToolResult, Severed> {
         let taken = Arc::new(Mutex::new(Held::default()));
-        let context = Context::new(
-            self.serving.invocation.clone(),
-            file,
-            self.serving.workers.clone(),
-            self.rooms.answers.clone(),
-            taken.clone(),
-        );
+        let ending = Ending::default();
+        let means = Means {
+            serving: self.serving.clone(),
+            sandboxes: self.sandboxes.clone(),
+            answers: self.rooms.answers.clone(),
+            held: taken.clone(),
+            ending: ending.clone(),
+        };
+        let context = Context::new(means, file);
         let result = tokio::select! {
             biased;
             why = self.severed(gone) => Err(why),
             result = caught(tool, context, started) => Ok(result),
         };
+        ending.over().await;
         *held = std::mem::take(&mut *taken.lock().unwrap_or_else(PoisonError::into_inner));
         result
     }

@@ -11,14 +11,17 @@
 //! ```
 
 mod decide;
+mod directories;
 mod files;
 mod memory;
+mod mounts;
 mod never;
 mod operator;
 mod rate;
 mod rules;
 mod trace;
 
+pub use directories::Directory;
 pub use memory::{MAX_MEMORY_PATH, MemoryPathFault, canonical_memory};
 pub use never::{NeverGrantable, UP_MARK};
 pub use operator::Operator;
@@ -26,7 +29,8 @@ pub(crate) use trace::trace_of;
 
 use crate::call::{Call, Target, TraceId};
 use crate::skill::{Item, Skill};
-use cyberos_proto::plan::MemoryLimit;
+use cyberos_proto::plan::{self, MemoryLimit};
+use directories::Directories;
 use files::Files;
 use operator::{Caps, Grantor};
 use rate::RateLimit;
@@ -80,6 +84,25 @@ pub struct Limits {
     pub effort_minutes: u32,
 }
 
+/// RLIMIT_NOFILE and RLIMIT_FSIZE of every sandbox (`[10.5]`).
+const OPEN_FILES: u32 = 256;
+const FILE_MB: u32 = 256;
+
+impl Limits {
+    /// As the helper is told, with `cpu_s` seconds for each process.
+    pub fn of_sandbox(&self, cpu_s: u64) -> plan::Limits {
+        plan::Limits {
+            memory_mb: self.memory_mb,
+            memory_kind: self.memory_kind,
+            cpu_s: u32::try_from(cpu_s).unwrap_or(u32::MAX),
+            processes: self.max_processes,
+            open_files: OPEN_FILES,
+            file_mb: FILE_MB,
+            tmp_mb: self.tmp_mb,
+        }
+    }
+}
+
 /// Everything one invocation may do. What was compiled holds: later changes of SKILL.md or of the configuration do not
 /// reach it (`[4.1]`).
 #[derive(Debug)]
@@ -90,6 +113,7 @@ pub struct Grants {
     tool_grantors: Vec<Grantor<String>>,
     memory: Rules,
     files: Files,
+    directories: Directories,
     rate: Option<RateLimit>,
     limits: Limits,
     not_granted: Vec<String>,
@@ -113,24 +137,30 @@ impl Grants {
             wishes: skill.extensions.allowed_files.clone(),
             grantors: operator.files.clone(),
         };
-        let files = Files::compile(files, never);
+        let files = Files::compile(files, never.clone());
         let (limits, lowered) = limits(skill, &operator.caps);
         let mut not_granted = missing_tools(skill, &operator.tools);
         not_granted.extend(memory.shortfall());
         not_granted.extend(files.shortfall());
         not_granted.extend(missing_domains(skill, operator));
         not_granted.extend(lowered);
-        Grants {
+        let mut grants = Grants {
             skill_id: skill.id.clone(),
             allowed_tools: skill.allowed_tools.clone(),
             disallowed_tools: skill.disallowed_tools.clone(),
             tool_grantors: operator.tools.clone(),
             memory,
             files,
+            directories: Directories::default(),
             rate: skill.extensions.rate_limit_per_minute.map(RateLimit::new),
             limits,
             not_granted,
+        };
+        if grants.tool_allowed("Bash") {
+            grants.directories = Directories::compile(&grants.files.rules, &never);
+            grants.not_granted.extend(grants.directories.nothing.iter().cloned());
         }
+        grants
     }
 
     /// What the skill asked for and does not get, a line each, for `cyberos skill run` to name (`[2.1]`).
@@ -141,6 +171,11 @@ impl Grants {
     /// The effective limits.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// The directories that Bash sees, and whether it may write in them: if Write or Edit is allowed too (`[4.6]`).
+    pub fn directories(&self) -> (&[Directory], bool) {
+        (&self.directories.given, self.tool_allowed("Write") || self.tool_allowed("Edit"))
     }
 
     /// The tools that a call may name, in the order of SKILL.md, each once. Some may not be registered.
@@ -216,6 +251,8 @@ fn limits(skill: &Skill, caps: &Caps) -> (Limits, Vec<String>) {
     (limits, lowered)
 }
 
+#[cfg(test)]
+mod directory_tests;
 #[cfg(test)]
 mod file_tests;
 #[cfg(test)]

@@ -2,8 +2,11 @@
 //! everything that decides what a skill may do. Asked by name before anything is touched, and again about the
 //! canonical path of what was opened.
 
+use super::mounts::{Mounts, Place};
 use crate::config::Config;
+use nix::sys::stat::{fstat, stat};
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -15,6 +18,8 @@ const PACKAGED: [&str; 4] =
     ["/var/lib/cyberos", "/var/lib/cyberos-skillfs", "/var/lib/cyberos-helper", "/opt/cyberos/skills"];
 /// Names that begin so, and what is under them.
 const BEGINNINGS: [&str; 2] = ["/etc/shadow", "/tmp/cyberos-"];
+/// Directories that Bash gets no more of than what is granted inside them.
+const NOT_WHOLE: [&str; 4] = ["/tmp", "/usr", "/etc", "/dev"];
 
 /// The list, for one configuration.
 #[derive(Clone, Debug)]
@@ -50,6 +55,54 @@ impl NeverGrantable {
     pub fn holds(&self, path: &Path) -> Option<&Path> {
         let beginning = || BEGINNINGS.iter().map(Path::new).find(|b| begins(path, b));
         self.trees.iter().map(PathBuf::as_path).find(|tree| path.starts_with(tree)).or_else(beginning)
+    }
+
+    /// What is never inside a directory of Bash's: first what is only never given as a whole.
+    fn for_bash(&self) -> Vec<&Path> {
+        let whole = NOT_WHOLE.iter().chain(&BEGINNINGS).map(Path::new);
+        whole.chain(self.trees.iter().map(PathBuf::as_path)).collect()
+    }
+
+    /// Why Bash may not have the directory of that name with all that is below it, if it may not.
+    pub(super) fn refuses_bash_by_name(&self, path: &Path) -> Option<String> {
+        if let Some(entry) = self.holds(path) {
+            return Some(format!("it is never grantable: {}", entry.display()));
+        }
+        let inner = self.for_bash().into_iter().find(|entry| entry.starts_with(path))?;
+        Some(format!("Bash is never given all of {}, which it is or contains", inner.display()))
+    }
+
+    /// The same by what the directory is, held as `fd`, and by what is mounted in it: an entry under another name is
+    /// the same entry.
+    pub(super) fn refuses_bash(&self, path: &Path, fd: impl AsFd, mounts: &Mounts) -> Option<String> {
+        if mounts.waits(path) {
+            // The helper refuses it, and says of which type it is; nothing may wait for it here.
+            return None;
+        }
+        let Ok(held) = fstat(fd) else { return Some("it cannot be looked at".to_owned()) };
+        // SkillFS's view, among others, may keep whoever asks it waiting.
+        let same = |other: &Path| {
+            !mounts.waits(other)
+                && stat(other).is_ok_and(|other| (other.st_dev, other.st_ino) == (held.st_dev, held.st_ino))
+        };
+        let Some(place) = mounts.place(path) else {
+            return Some("where it is mounted cannot be told".to_owned());
+        };
+        let shown: Vec<_> = std::iter::once((path, place)).chain(mounts.below(path)).collect();
+        for (n, entry) in self.for_bash().into_iter().enumerate() {
+            let within =
+                |at: &Path| format!("{} leads to {} under another name", at.display(), entry.display());
+            if entry.ancestors().any(same) {
+                return Some(within(path));
+            }
+            let Some(of_entry) = mounts.place(entry) else { continue };
+            let is_tree = n >= NOT_WHOLE.len() + BEGINNINGS.len();
+            let leads = |place: &Place| place.holds(&of_entry) || is_tree && of_entry.holds(place);
+            if let Some((at, _)) = shown.iter().find(|(_, place)| leads(place)) {
+                return Some(within(at));
+            }
+        }
+        None
     }
 }
 

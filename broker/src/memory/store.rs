@@ -14,6 +14,7 @@
 
 use super::usage::{self, Usage, cost};
 use crate::audit::canonical::hex;
+use crate::space::{KEPT_FREE, is_short};
 use cyberos_proto::ids::TenantId;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
@@ -36,8 +37,6 @@ pub const MAX_PATH: usize = 1024;
 pub const MAX_DEPTH: usize = 32;
 /// Bytes that a tenant may use unless the configuration says otherwise (`[2.8]`).
 pub const TENANT_QUOTA: u64 = 4 << 30;
-/// Percent of the file system that stay free for the ledger (`[2.8]`).
-pub const KEPT_FREE: u64 = 5;
 
 /// The first segment of every path.
 const ROOT: &str = "memories";
@@ -289,11 +288,7 @@ impl Store {
 
     fn enough_space(&self, size: u64) -> Result<(), MemoryError> {
         let fs = fstatvfs(&self.tenants).map_err(|e| MemoryError::io("measure", "tenants", e))?;
-        let left = fs.blocks_available().saturating_sub(size.div_ceil(fs.fragment_size().max(1)));
-        let few =
-            |left: u64, all: u64| all > 0 && u128::from(left) * 100 < u128::from(all) * u128::from(KEPT_FREE);
-        // Without a count of files (some file systems make them as they go) there is none to run out of.
-        if few(left, fs.blocks()) || few(fs.files_available(), fs.files()) {
+        if is_short(&fs, size) {
             return Err(MemoryError::DiskFull);
         }
         Ok(())

@@ -5,12 +5,8 @@ use super::NotRun;
 use crate::call::Invocation;
 use crate::grants::Grants;
 use crate::skill::Skill;
-use cyberos_proto::plan::{Bind, BindKind, Limits, Profile, SandboxPath, SpawnPlan};
+use cyberos_proto::plan::{Bind, BindKind, Profile, SandboxPath, SpawnPlan};
 use std::time::Duration;
-
-/// RLIMIT_NOFILE and RLIMIT_FSIZE of every sandbox (`[10.5]`).
-const OPEN_FILES: u32 = 256;
-const FILE_MB: u32 = 256;
 
 pub(super) fn plan(
     skill: &Skill,
@@ -23,7 +19,6 @@ pub(super) fn plan(
     let home = SandboxPath::new(&format!("/opt/cyberos/skills/{}", skill.id)).map_err(bad)?;
     let program =
         SandboxPath::new(&format!("{}/{}", home.as_str(), skill.extensions.entrypoint)).map_err(bad)?;
-    let limits = grants.limits();
     let variable = |name: &str, value: &str| format!("{name}={value}").into_bytes();
     let plan = SpawnPlan {
         args: std::iter::once(program.as_str().as_bytes().to_vec()).chain(args.iter().cloned()).collect(),
@@ -39,15 +34,7 @@ pub(super) fn plan(
         cwd: home,
         program,
         socket: true,
-        limits: Limits {
-            memory_mb: limits.memory_mb,
-            memory_kind: limits.memory_kind,
-            cpu_s: u32::try_from(effort.as_secs()).unwrap_or(u32::MAX),
-            processes: limits.max_processes,
-            open_files: OPEN_FILES,
-            file_mb: FILE_MB,
-            tmp_mb: limits.tmp_mb,
-        },
+        limits: grants.limits().of_sandbox(effort.as_secs()),
         profile: Profile::Skill,
     };
     plan.check().map_err(|fault| {

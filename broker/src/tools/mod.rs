@@ -2,18 +2,23 @@
 //! `invoke`; it decides nothing and records nothing, but for the row that is its own.
 
 mod args;
+mod bash;
+mod context;
 mod memory;
 mod read;
 
+pub use bash::Bash;
+pub use context::Context;
+pub(crate) use context::{Ending, Means};
 pub use memory::{MemoryEmit, MemoryRead};
 pub use read::Read;
 
 use crate::audit::{Audit, Started};
-use crate::beneath::Pinned;
 use crate::call::{Call, Invocation, Subject};
+use crate::helper::Helper;
 use crate::memory::Store;
-use crate::rooms::{Held, Room};
-use crate::workers::{Stop, Workers};
+use crate::space::Space;
+use cyberos_proto::plan::Feature;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,7 +41,7 @@ pub const NATIVE: [&str; 11] = [
 ];
 
 /// Those of them that this build has: what [`Registry::standard`] holds.
-pub const HERE: [&str; 3] = ["MemoryEmit", "MemoryRead", "Read"];
+pub const HERE: [&str; 4] = ["Bash", "MemoryEmit", "MemoryRead", "Read"];
 
 /// What a tool answers, or why it failed (−32000).
 pub type ToolResult = Result<Map<String, Value>, ToolError>;
@@ -54,61 +59,6 @@ pub struct ToolError {
 pub const TIMED_OUT: &str = "timeout";
 /// The reason of a call that found a quota used up once it ran: it is answered and recorded as a refusal (`[3.4]`).
 pub const QUOTA_EXCEEDED: &str = "quota_exceeded";
-
-/// What a tool has at hand beside its [`Started`] call: whose call it is, the file it may touch, and the means that
-/// are counted.
-#[derive(Debug)]
-pub struct Context {
-    invocation: Arc<Invocation>,
-    file: Option<Result<Pinned, ToolError>>,
-    workers: Workers,
-    answers: Room,
-    held: Arc<std::sync::Mutex<Held>>,
-}
-
-impl Context {
-    /// For `dispatch`: `file` is what the call's target leads to, found before the call was recorded; `held` is where
-    /// it learns what the result takes of `answers`.
-    pub(crate) fn new(
-        invocation: Arc<Invocation>,
-        file: Option<Result<Pinned, ToolError>>,
-        workers: Workers,
-        answers: Room,
-        held: Arc<std::sync::Mutex<Held>>,
-    ) -> Self {
-        Context { invocation, file, workers, answers, held }
-    }
-
-    /// Whose call it is.
-    pub fn invocation(&self) -> &Arc<Invocation> {
-        &self.invocation
-    }
-
-    /// The file of a call whose subject is one; once.
-    pub fn take_file(&mut self) -> Result<Pinned, ToolError> {
-        self.file.take().unwrap_or_else(|| Err(internal()))
-    }
-
-    /// Waits until the invocation may hold `bytes` more for this call's result. A tool asks once, before it makes
-    /// a result of more than a few pages.
-    pub async fn room_for(&self, bytes: usize) {
-        let first = self.held.lock().is_ok_and(|held| held.bytes() == 0);
-        if first {
-            let taken = self.answers.take(bytes).await;
-            if let Ok(mut held) = self.held.lock() {
-                *held = taken;
-            }
-        }
-    }
-
-    /// Does `work`, which may wait for a disk, on a thread for such work.
-    pub async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Stop) -> Result<T, ToolError> + Send + 'static,
-    ) -> Result<T, ToolError> {
-        self.workers.run(work).await.unwrap_or_else(|_| Err(internal()))
-    }
-}
 
 /// What a skill learns of a fault of ours.
 pub(crate) fn internal() -> ToolError {
@@ -165,6 +115,12 @@ pub struct Deps {
     pub store: Arc<Store>,
     /// Bytes of it that one tenant may use (`[2.8]`).
     pub tenant_quota: u64,
+    /// Makes the sandboxes of Bash.
+    pub helper: Helper,
+    /// What such a sandbox must not lack (`sandbox.require`).
+    pub require: Vec<Feature>,
+    /// Says when there is too little of it for Bash.
+    pub space: Space,
 }
 
 /// A registry that the broker must not start with.
@@ -185,7 +141,8 @@ impl Registry {
     /// All tools of this build.
     pub fn standard(deps: Deps) -> Result<Registry, RegistryError> {
         Registry::of([
-            Box::new(Read) as Box<dyn Tool>,
+            Box::new(Bash::new(&deps)) as Box<dyn Tool>,
+            Box::new(Read),
             Box::new(MemoryRead::new(deps.store.clone())),
             Box::new(MemoryEmit::new(deps)),
         ])

@@ -217,17 +217,22 @@ async fn a_notification_runs_to_its_end_though_nobody_stays_to_hear_of_it() {
     client
         .send(r#"{"jsonrpc":"2.0","method":"tool.call","params":{"tool":"Bash","args":{"how":"wait"}}}"#)
         .await;
-    odds.began.acquire().await.unwrap().forget();
+    client.send(call(1, "Bash", json!({"how": "wait"}))).await;
+    odds.began.acquire_many(2).await.unwrap().forget();
     drop(client);
-    // Longer than it takes to notice.
-    let mut other = odds.amid(1).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    odds.release.add_permits(2);
-    assert_eq!(other.recv().await.unwrap()["result"]["done"], true);
-    while completed(&odds.line.rows()).len() < 2 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(completed(&odds.line.settled().await), [("success", ""); 2]);
+    let rows_of_ends = |n: usize| {
+        let line = &odds.line;
+        async move {
+            while completed(&line.rows()).len() < n {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    // That the call beside it, which wants an answer, is cut shows that the end has been noticed.
+    rows_of_ends(1).await;
+    odds.release.add_permits(1);
+    rows_of_ends(2).await;
+    assert_eq!(completed(&odds.line.settled().await), [("error", "disconnected"), ("success", "")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -197,7 +197,7 @@ async fn both_quotas_refuse_and_failed_writes_cost_nothing() {
 async fn case_104_the_list_and_the_calls_agree() {
     let line = Line::new(Options {
         frontmatter:
-            "allowed_tools: [MemoryRead, Bash, Read]\ndisallowed_tools: [Read]\nallowed_memory_scopes: []"
+            "allowed_tools: [MemoryRead, HttpPost, Read]\ndisallowed_tools: [Read]\nallowed_memory_scopes: []"
                 .into(),
         ..Options::default()
     });
@@ -208,7 +208,7 @@ async fn case_104_the_list_and_the_calls_agree() {
     for (tool, message, reason) in [
         ("Read", "tool_not_allowed", "tool_in_disallowed_tools"),
         ("MemoryEmit", "tool_not_allowed", "tool_not_in_allowed_tools"),
-        ("Bash", "unknown_tool", "unknown_tool"),
+        ("HttpPost", "unknown_tool", "unknown_tool"),
         ("memoryread", "tool_not_allowed", "tool_not_in_allowed_tools"),
         ("MemoryRead ", "tool_not_allowed", "tool_not_in_allowed_tools"),
         ("MemoryRead\0", "tool_not_allowed", "tool_not_in_allowed_tools"),

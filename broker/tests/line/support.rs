@@ -5,8 +5,10 @@ use cyberos_broker::audit::{Audit, AuditOptions, Row};
 use cyberos_broker::call::{Invocation, TraceId};
 use cyberos_broker::config::{Config, GrantSet};
 use cyberos_broker::grants::{Grants, NeverGrantable, Operator};
+use cyberos_broker::helper::Helper;
 use cyberos_broker::memory::Store;
 use cyberos_broker::session::{Serving, Session, serve};
+use cyberos_broker::space::Space;
 use cyberos_broker::tools::{Deps, Registry, Tool};
 use cyberos_broker::workers::Workers;
 use cyberos_proto::ids::{InvocationId, TenantId};
@@ -93,6 +95,7 @@ impl Line {
         let serving = Serving {
             invocation: invocation.clone(),
             grants: Arc::new(grants),
+            copy: Arc::new(std::fs::File::open(dir.path().join("work")).unwrap().into()),
             registry: Arc::new(registry),
             audit: audit.clone(),
             workers: options.workers,
@@ -129,7 +132,10 @@ impl Line {
 
 fn deps(audit: &Audit, dir: &Path, tenant_quota: u64) -> Deps {
     let store = Arc::new(Store::open(&dir.join("tenants")).unwrap());
-    Deps { audit: audit.clone(), store, tenant_quota }
+    // Nobody serves that socket: Bash is tested where there is a helper.
+    let helper = Helper::new(&dir.join("helper.sock"));
+    let space = Space::open(dir).unwrap();
+    Deps { audit: audit.clone(), store, tenant_quota, helper, require: Vec::new(), space }
 }
 
 pub(crate) struct Client {

@@ -7,6 +7,8 @@ import select
 import signal
 import time
 
+import syscalls
+
 VERDICTS = ("refused", "ESCAPED", "unclear", "skipped")
 SECONDS = 8
 # How a sandbox ends a process that asks for too much: by its system call filter, or by its memory limit.
@@ -176,6 +178,8 @@ def run(attempt):
             except OSError:
                 pass
     _, status = os.waitpid(pid, 0)
+    # They outlive whoever made them, and would leave no memory for what is tried next.
+    syscalls.remove_all_segments()
     try:
         verdict, result = json.loads(data)
     except ValueError:

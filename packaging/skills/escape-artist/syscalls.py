@@ -12,6 +12,8 @@ except (ImportError, OSError):
     ctypes = None
     LIBC = None
 
+SHM_STAT, SHM_INFO = 13, 14
+
 # Name: numbers on x86_64 and on the architectures that have the generic table (aarch64, riscv64).
 NUMBERS = {
     "ioctl": (16, 29),
@@ -117,7 +119,7 @@ def words(*values):
 
 
 def shared_segment(size):
-    """Makes a System V segment, fills it and detaches it."""
+    """Makes a System V segment and fills it. It goes with this process, or what is left would end the whole skill."""
     segment = call("shmget", 0, size, 0o1600)
     LIBC.shmat.restype = ctypes.c_void_p
     address = LIBC.shmat(ctypes.c_int(segment), None, 0)
@@ -125,11 +127,22 @@ def shared_segment(size):
         number_of_error = ctypes.get_errno()
         remove_segment(segment)
         raise OSError(number_of_error, os.strerror(number_of_error))
+    remove_segment(segment)
     ctypes.memset(address, 1, size)
-    LIBC.shmdt(ctypes.c_void_p(address))
     return segment
 
 
 def remove_segment(segment):
     """Removes it."""
     LIBC.shmctl(ctypes.c_int(segment), 0, None)
+
+
+def remove_all_segments():
+    """Removes what a process that was ended could not."""
+    if LIBC is None:
+        return
+    answer = zeros(256)
+    for index in range(LIBC.shmctl(ctypes.c_int(0), SHM_INFO, answer) + 1):
+        segment = LIBC.shmctl(ctypes.c_int(index), SHM_STAT, answer)
+        if segment >= 0:
+            remove_segment(segment)

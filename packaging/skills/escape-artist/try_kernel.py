@@ -36,6 +36,26 @@ def _clone_user_namespace():
     return must_fail(clone, DOOR)
 
 
+def _memory_program(flags):
+    """Code that is in no file system, and so in no list of what is there."""
+
+    def run():
+        program = os.memfd_create("program", flags)
+        with open("/bin/true", "rb") as true:
+            os.write(program, true.read())
+        child = os.fork()
+        if child == 0:
+            try:
+                os.execve(program, ["program"], {})
+            except OSError as error:
+                os._exit(error.errno)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    return lambda: must_fail(run, DOOR)
+
+
 def _setns():
     try:
         handle = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -207,6 +227,8 @@ def attempts():
         ("openat2", _call("openat2", AT_FDCWD, root, zeros(24), 24)),
         ("fchmodat2", _call("fchmodat2", AT_FDCWD, tmp, 0o4755, 0)),
         ("memfd_secret", _call("memfd_secret", 0)),
+        ("a program from a memory file", _memory_program(0)),
+        ("a program from an executable memory file", _memory_program(16)),
         ("init_module", _call("init_module", zeros(8), 8, b"\0")),
         ("finit_module", _call("finit_module", 0, b"\0", 0)),
         ("kexec_load", _call("kexec_load", 0, 0, None, 0)),

@@ -4,8 +4,8 @@
 //! restarts), and undoes it at the end. It judges nothing and serves nothing itself.
 
 mod check;
-mod place;
-mod supervise;
+pub(super) mod place;
+pub(super) mod supervise;
 mod work;
 
 use anyhow::{Context, Result, bail};
@@ -89,7 +89,7 @@ impl Up {
         trusted_path(&mount)?;
         let made_mount = !mount.exists();
         mount_point(&mount)?;
-        self.write_configuration(place, users, &mount)?;
+        self.write_configuration(place, users, &skills, &mount)?;
         self.check_configuration(place, users).await?;
         let daemons = self.daemons(place, users, &skills, &mount).await?;
 
@@ -196,12 +196,18 @@ impl Up {
         Ok(skills)
     }
 
-    fn write_configuration(&self, place: &Place, users: &Users, mount: &Path) -> Result<()> {
+    fn write_configuration(&self, place: &Place, users: &Users, skills: &Path, mount: &Path) -> Result<()> {
         let state = &place.state;
         let mut ceiling = String::from("# written by 'cyberos up'; what the helper may do at most\n");
         writeln!(ceiling, "broker_uid {}", users.broker.uid)?;
         writeln!(ceiling, "skillfs_uid {}", users.skillfs.uid)?;
+        // Two hundred invocations at once, each with a Bash sandbox beside it.
+        writeln!(ceiling, "max_sandboxes 400")?;
         writeln!(ceiling, "root sealed {}", state.join("sealed").display())?;
+        // What may be granted of all the rest is the broker's to decide.
+        writeln!(ceiling, "root grant /")?;
+        writeln!(ceiling, "never {}", state.display())?;
+        writeln!(ceiling, "never {}", skills.display())?;
         writeln!(ceiling, "mount 0 ro {}", mount.display())?;
         writeln!(ceiling, "bin {}", state.join("bin/sandbox").display())?;
         let path = state.join("helper/ceiling");
@@ -248,6 +254,7 @@ impl Up {
                 format!("{} --keys {keys} --trusted {trusted} --state {kept}", bin("skill-ledger"))
             }
         };
+        // No operator: its provider has the groups that it has. The directory gives its socket the group.
         let mut skillfs = demoted(Some(users.skillfs), &[users.link.as_raw()]);
         skillfs.extend([bin("skillfs"), "mount".into(), text(skills), text(mount)]);
         skillfs.extend(["--decision-command".into(), command, "--read-only".into(), "--foreground".into()]);
@@ -304,23 +311,37 @@ fn demoted(ids: Option<Ids>, groups: &[u32]) -> Vec<String> {
 
 /// Copies the binaries to where the daemons' users can reach them and nobody else can change them.
 fn install_binaries(to: &Path) -> Result<()> {
-    let own = std::env::current_exe().context("cannot tell where this program is")?;
-    let beside = own.parent().context("cannot tell where this program is")?.to_owned();
     let sandbox = to.join("sandbox");
     std::fs::create_dir_all(&sandbox)?;
     for name in BINARIES {
-        let from = [beside.join(name), Path::new(INSTALLED_BINARIES).join(name)];
-        let from = from.iter().find(|p| p.is_file()).with_context(|| {
-            format!("{name} is neither beside {} nor in {INSTALLED_BINARIES}: build it (cargo build --release --locked)", own.display())
-        })?;
-        trusted_path(from)?;
+        let from = installed(name)?;
         let target = if name == "cyberos-call" { sandbox.join(name) } else { to.join(name) };
         // A new file each time: one that still runs cannot be written.
         let _ = std::fs::remove_file(&target);
-        std::fs::copy(from, &target).with_context(|| format!("cannot copy {}", from.display()))?;
+        std::fs::copy(&from, &target).with_context(|| format!("cannot copy {}", from.display()))?;
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
+}
+
+/// Where a binary of ours is, that nobody else can change.
+fn installed(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    let beside = own.parent().context("cannot tell where this program is")?;
+    let from = [beside.join(name), Path::new(INSTALLED_BINARIES).join(name)];
+    let from = from.into_iter().find(|p| p.is_file()).with_context(|| {
+        format!(
+            "{name} is neither beside {} nor in {INSTALLED_BINARIES}: build it (cargo build --release --locked)",
+            own.display()
+        )
+    })?;
+    trusted_path(&from)?;
+    Ok(from)
+}
+
+/// The helper's program.
+pub(super) fn helper_program() -> Result<PathBuf> {
+    installed("cyberos-priv-helper")
 }
 
 /// Gives the operator's socket to the invoking user, by descriptor: its directory belongs to the broker, which could put

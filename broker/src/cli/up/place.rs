@@ -28,29 +28,29 @@ const WELL_KNOWN_LOCK: &str = "/run/cyberos-up.lock";
 
 /// The users of the daemons (`[0.3]`): the package's, or numbers of their own where those don't exist.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Users {
+pub(in crate::cli) struct Users {
     /// The broker.
-    pub(super) broker: Ids,
+    pub(in crate::cli) broker: Ids,
     /// SkillFS.
-    pub(super) skillfs: Ids,
+    pub(in crate::cli) skillfs: Ids,
     /// Group of the helper's socket.
-    pub(super) link: Gid,
+    pub(in crate::cli) link: Gid,
     /// Group of the operators.
-    pub(super) operators: Gid,
+    pub(in crate::cli) operators: Gid,
 }
 
 /// A user and its primary group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ids {
+pub(in crate::cli) struct Ids {
     /// User.
-    pub(super) uid: Uid,
+    pub(in crate::cli) uid: Uid,
     /// Primary group.
-    pub(super) gid: Gid,
+    pub(in crate::cli) gid: Gid,
 }
 
 impl Users {
     /// Looks the package's users up.
-    pub(super) fn find() -> Result<Self> {
+    pub(in crate::cli) fn find() -> Result<Self> {
         let user = |name: &str, fallback: u32| -> Result<Ids> {
             Ok(match nix::unistd::User::from_name(name)? {
                 Some(u) => Ids { uid: u.uid, gid: u.gid },

@@ -25,6 +25,15 @@ pub(super) struct Daemon {
     pub(super) listener: Option<OwnedFd>,
 }
 
+/// A command that starts a daemon with `listener` as descriptor 3.
+pub(in crate::cli) fn activated(argv: &[String], listener: &OwnedFd) -> Result<Command> {
+    // LISTEN_PID must be the daemon's own, which only a process that becomes it can know.
+    let mut c = Command::new("/bin/sh");
+    c.args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"", "sh"]);
+    c.args(argv).stdin(Stdio::from(listener.try_clone()?));
+    Ok(c)
+}
+
 impl Daemon {
     fn start(&self) -> Result<Child> {
         let mut command = match &self.listener {
@@ -33,13 +42,7 @@ impl Daemon {
                 c.args(&self.argv[1..]).stdin(Stdio::null());
                 c
             }
-            Some(listener) => {
-                // LISTEN_PID must be the daemon's own, which only a process that becomes it can know.
-                let mut c = Command::new("/bin/sh");
-                c.args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"", "sh"]);
-                c.args(&self.argv).stdin(Stdio::from(listener.try_clone()?));
-                c
-            }
+            Some(listener) => activated(&self.argv, listener)?,
         };
         command
             .env_clear()
@@ -84,7 +87,7 @@ impl Daemon {
                     eprintln!("cyberos up: {} ended ({how}); starting it again", self.name);
                 }
                 () = stopped(&mut stop) => {
-                    end(&mut child, self.name).await;
+                    end(&mut child, self.name, PATIENCE).await;
                     return;
                 }
             }
@@ -106,12 +109,13 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|s| *s).await;
 }
 
-async fn end(child: &mut Child, name: &str) {
+/// Ends a daemon, by SIGKILL if it takes longer than `patience`.
+pub(in crate::cli) async fn end(child: &mut Child, name: &str, patience: Duration) {
     if let Some(pid) = child.id().and_then(|p| i32::try_from(p).ok()) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
     }
-    if tokio::time::timeout(PATIENCE, child.wait()).await.is_err() {
-        eprintln!("cyberos up: {name} did not end within {} s; killing it", PATIENCE.as_secs());
+    if tokio::time::timeout(patience, child.wait()).await.is_err() {
+        eprintln!("cyberos: {name} did not end within {} s; killing it", patience.as_secs());
         let _ = child.kill().await;
     }
 }

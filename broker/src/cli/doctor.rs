@@ -1,0 +1,199 @@
+//! `cyberos doctor` (`[7.1]`, `[10.6]`): what this machine and this installation give CyberOS, what is missing, what that
+//! weakens and what to do. It changes nothing and needs no broker; as root it also starts a helper of its own and has a
+//! real sandbox made, since only that tells what the kernel does.
+//!
+//! ```text
+//! kernel.rs  what the kernel says of itself
+//! trial.rs   what a sandbox made here is really made of
+//! site.rs    users, permissions, sources, granted directories
+//! ```
+
+mod kernel;
+mod site;
+mod trial;
+
+use super::client::{Failure, ask};
+use super::{Context, output};
+use crate::config::Config;
+use crate::operator::Ask;
+use crate::terminal::escape_for_terminal;
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Say what this machine and this installation lack, what that weakens, and what to do
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// The operator's configuration [default: the packaged one, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ok,
+    /// CyberOS runs, with one wall less or one use less.
+    Weak,
+    /// It does not run, or not as it should.
+    Missing,
+}
+
+impl State {
+    fn as_str(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Weak => "weak",
+            State::Missing => "missing",
+        }
+    }
+}
+
+/// One line of the answer.
+#[derive(Clone, Debug)]
+struct Finding {
+    check: String,
+    state: State,
+    /// What was found.
+    found: String,
+    /// What that weakens; empty when nothing.
+    weakens: String,
+    /// What to do about it; empty when nothing.
+    remedy: String,
+}
+
+impl Finding {
+    fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
+        let (check, found) = (check.into(), found.into());
+        Finding { check, state: State::Ok, found, weakens: String::new(), remedy: String::new() }
+    }
+
+    fn weak(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        weakens: &str,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let (weakens, remedy) = (weakens.to_owned(), remedy.into());
+        Finding { state: State::Weak, weakens, remedy, ..Finding::ok(check, found) }
+    }
+
+    fn missing(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        weakens: &str,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Finding { state: State::Missing, ..Finding::weak(check, found, weakens, remedy) }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "check": self.check, "state": self.state.as_str(), "found": self.found,
+            "weakens": self.weakens, "do": self.remedy,
+        })
+    }
+}
+
+/// What is to be looked at: the running broker's word, else the configuration's.
+#[derive(Clone, Debug)]
+struct Subject {
+    /// STATE of the broker.
+    state: PathBuf,
+    /// The skills' real directories.
+    sources: Vec<PathBuf>,
+    /// The directory that the default grants give.
+    work: PathBuf,
+    /// Whether a broker answered.
+    running: bool,
+}
+
+impl Doctor {
+    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        let mut findings = Vec::new();
+        let subject = self.subject(&context.socket, &mut findings).await;
+        kernel::look(&mut findings);
+        trial::run(&subject, &mut findings).await;
+        site::look(&subject, &mut findings);
+        let count = |state| findings.iter().filter(|f| f.state == state).count();
+        let (weak, missing) = (count(State::Weak), count(State::Missing));
+        if context.json {
+            let checks: Vec<Value> = findings.iter().map(Finding::json).collect();
+            output::json(&json!({"checks": checks, "weak": weak, "missing": missing}));
+        } else {
+            print(&findings);
+            println!("{} checks: {weak} weak, {missing} missing", findings.len());
+        }
+        Ok(u8::from(missing > 0))
+    }
+
+    async fn subject(&self, socket: &Path, findings: &mut Vec<Finding>) -> Subject {
+        let config = match Config::load(self.config.as_deref()) {
+            Ok(config) => config,
+            Err(e) => {
+                findings.push(Finding::missing(
+                    "configuration",
+                    e.to_string(),
+                    "the broker does not start with it",
+                    "mend it; every key is explained in the file that is shipped",
+                ));
+                Config::default()
+            }
+        };
+        let mut subject = Subject {
+            state: config.state.clone(),
+            sources: config.sources.clone(),
+            work: config.work.clone(),
+            running: false,
+        };
+        match ask(socket, Ask::Status {}).await {
+            Ok((_, status)) => {
+                let path = |v: &Value| v.as_str().map(PathBuf::from);
+                subject.running = true;
+                subject.state = path(&status["state"]).unwrap_or(subject.state);
+                subject.work = path(&status["work"]).unwrap_or(subject.work);
+                if let Some(sources) = status["skillfs"]["sources"].as_array() {
+                    subject.sources = sources.iter().filter_map(path).collect();
+                }
+                let version = output::text(&status, "version");
+                findings.push(Finding::ok(
+                    "broker",
+                    format!("version {version} answers at {}", socket.display()),
+                ));
+                if status["skillfs"]["mounted"] != Value::Bool(true) {
+                    findings.push(Finding::missing(
+                        "skillfs",
+                        format!("not mounted: {}", output::text(&status["skillfs"], "error")),
+                        "no skill can be seen or run",
+                        "start cyberos-skillfs, and look into its log",
+                    ));
+                }
+            }
+            Err(e) => findings.push(Finding::weak(
+                "broker",
+                e.message,
+                "no skill runs; the checks below are made without it",
+                "start cyberos-broker, or run 'cyberos up'",
+            )),
+        }
+        subject
+    }
+}
+
+fn print(findings: &[Finding]) {
+    let width = findings.iter().map(|f| f.check.chars().count()).max().unwrap_or(0);
+    for f in findings {
+        let found = escape_for_terminal(&f.found);
+        println!("{:<8} {:<width$}  {found}", f.state.as_str(), f.check);
+        for (word, text) in [("weakens", &f.weakens), ("do", &f.remedy)] {
+            if !text.is_empty() {
+                println!("{:9}{word}: {}", "", escape_for_terminal(text));
+            }
+        }
+    }
+}
+
+/// The text of a small file of the kernel's, trimmed; none if it cannot be read.
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}

@@ -1,0 +1,239 @@
+//! A real sandbox, made by a helper of our own with a ceiling of its own, and what it reports: the only word on what
+//! this kernel enforces (`[10.6]`). It runs /bin/true, and each directory that is granted by default is bound once.
+
+use super::super::up::place::{Ids, Users};
+use super::super::up::{helper_program, supervise};
+use super::{Finding, Subject};
+use anyhow::{Context, Result, bail};
+use cyberos_proto::ids::InvocationId;
+use cyberos_proto::link::{Link, Wait};
+use cyberos_proto::message::{Event, FromHelper, Refusal, Reply, Request};
+use cyberos_proto::plan::{
+    Bind, BindKind, Cgroup, Feature, Limits, MemoryLimit, Profile, SandboxPath, SandboxReport, SpawnPlan,
+};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::{Gid, Uid, chown, setegid, seteuid};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How long the helper may take to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The ABI from which on Landlock has scopes.
+const SCOPES: u8 = 6;
+
+pub(super) async fn run(subject: &Subject, findings: &mut Vec<Finding>) {
+    if !Uid::effective().is_root() {
+        findings.push(Finding::weak(
+            "sandbox",
+            "not tried: only root can have one made",
+            "what a sandbox is made of here is not known (control groups, Landlock, idmapped grants)",
+            "run 'cyberos doctor' as root",
+        ));
+        return;
+    }
+    if let Err(e) = tried(subject, findings).await {
+        findings.push(Finding::missing(
+            "sandbox",
+            format!("could not be tried: {e:#}"),
+            "no skill runs",
+            "see what the line says; without the helper's programs: cargo build --release --locked",
+        ));
+    }
+}
+
+/// A directory for the trial, removed when dropped.
+struct Place(PathBuf);
+
+impl Place {
+    fn make() -> Result<Place> {
+        let path = PathBuf::from(format!("/run/cyberos-doctor-{}", Uuid::new_v4()));
+        std::fs::DirBuilder::new()
+            .mode(0o755)
+            .create(&path)
+            .with_context(|| format!("{}", path.display()))?;
+        std::fs::create_dir_all(path.join("sealed/skill"))?;
+        Ok(Place(path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn tried(subject: &Subject, findings: &mut Vec<Finding>) -> Result<()> {
+    let place = Place::make()?;
+    let at = |name: &str| place.0.join(name);
+    let broker = Users::find()?.broker;
+    let granted = subject.work.is_dir().then(|| subject.work.canonicalize()).transpose()?;
+    let mut ceiling = format!("broker_uid {}\nroot sealed {}\n", broker.uid, at("sealed").display());
+    if let Some(dir) = &granted {
+        ceiling.push_str(&format!("root grant {}\n", dir.display()));
+    }
+    std::fs::write(at("ceiling"), ceiling)?;
+    let listener: OwnedFd = cyberos_proto::link::listen(&at("socket"))?;
+    chown(&at("socket"), Some(broker.uid), None)?;
+    let argv = [helper_program()?, "--ceiling".into(), at("ceiling")].map(|w| w.display().to_string());
+    let log = std::fs::File::create(at("log"))?;
+    let mut command = supervise::activated(&argv, &listener)?;
+    let mut helper = command.stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn()?;
+    let socket = at("socket");
+    let sealed = open(&at("sealed/skill"), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let dir = granted.clone();
+    // The link's answers are waited for on a thread of their own; a helper that ends ends it too.
+    let asking = tokio::task::spawn_blocking(move || -> Result<_> {
+        let link = connect(&socket, broker)?;
+        let plain = spawn(&link, &sealed, None)?;
+        Ok((plain, dir.map(|dir| spawn(&link, &sealed, Some(&dir))).transpose()?))
+    });
+    let answers = tokio::select! {
+        status = helper.wait() => Err(anyhow::anyhow!("the helper ended: {}", status?)),
+        answers = asking => answers?,
+    };
+    supervise::end(&mut helper, "cyberos-priv-helper", PATIENCE).await;
+    let log = super::read(at("log")).unwrap_or_default();
+    let warned =
+        |about: &str| log.lines().find(|l| l.contains("WARN") && l.contains(about)).map(str::to_owned);
+    let said = |e: anyhow::Error| match log.lines().last() {
+        Some(last) => e.context(last.to_owned()),
+        None => e,
+    };
+    let (plain, with_grant) = answers.map_err(said)?;
+    match plain {
+        Ok(report) => {
+            let words: Vec<_> = report.enforced.iter().map(|f| f.as_str()).collect();
+            findings.push(Finding::ok("sandbox", format!("made and ended; enforced: {}", words.join(", "))));
+            findings.push(landlock(&report));
+            findings.push(cgroup(&report, warned("control group")));
+        }
+        Err(refusal) => findings.push(Finding::missing(
+            "sandbox",
+            refusal.to_string(),
+            "no skill runs: what a sandbox may never lack is never skipped",
+            "give this machine or container what the line names (CAP_SYS_ADMIN, namespaces, seccomp)",
+        )),
+    }
+    if let (Some(dir), Some(answer)) = (granted, with_grant) {
+        findings.push(grant(&dir, answer));
+    }
+    Ok(())
+}
+
+/// Connects as the broker's user, the only one whom the helper of the trial serves.
+fn connect(socket: &Path, as_whom: Ids) -> Result<Link<Request, FromHelper>> {
+    setegid(as_whom.gid)?;
+    let link = seteuid(as_whom.uid).map(|()| Link::connect(socket));
+    seteuid(Uid::from_raw(0)).context("cannot become root again")?;
+    setegid(Gid::from_raw(0)).context("cannot become root again")?;
+    Ok(link??)
+}
+
+type Answer = std::result::Result<SandboxReport, Refusal>;
+
+/// One sandbox from its making to its end.
+fn spawn(link: &Link<Request, FromHelper>, sealed: &OwnedFd, grant: Option<&Path>) -> Result<Answer> {
+    let path = |text: &str| SandboxPath::new(text).map_err(|fault| anyhow::anyhow!("{text}: {fault}"));
+    let invocation = InvocationId::from_random(*Uuid::new_v4().as_bytes());
+    let mut binds = vec![Bind { target: path("/opt/cyberos/skills/doctor")?, kind: BindKind::Sealed }];
+    let mut fds = vec![sealed.try_clone()?];
+    if let Some(dir) = grant {
+        let target = path(dir.to_str().context("the directory's name is not text")?)?;
+        binds.push(Bind { target, kind: BindKind::Grant { writable: true } });
+        fds.push(open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?);
+    }
+    let plan = SpawnPlan {
+        program: path("/bin/true")?,
+        args: vec![b"true".to_vec()],
+        env: vec![b"PATH=/usr/bin:/bin".to_vec()],
+        cwd: path("/tmp")?,
+        binds,
+        socket: false,
+        limits: Limits {
+            memory_mb: 512,
+            memory_kind: MemoryLimit::AddressSpace,
+            cpu_s: 10,
+            processes: 8,
+            open_files: 64,
+            file_mb: 1,
+            tmp_mb: 1,
+        },
+        profile: Profile::Bash,
+    };
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    link.send(&Request::Spawn { invocation, plan: Box::new(plan) }, &fds, Wait::Block)?;
+    let answer = loop {
+        match link.receive(Wait::Block)?.0 {
+            FromHelper::Reply(Reply::Spawned { report }) => break Ok(report),
+            FromHelper::Reply(Reply::Refused(refusal)) => return Ok(Err(refusal)),
+            FromHelper::Reply(other) => bail!("unexpected answer {other:?}"),
+            FromHelper::Event(Event::Exited { .. }) => {}
+        }
+    };
+    link.send(&Request::Release { invocation }, &[], Wait::Block)?;
+    while !matches!(link.receive(Wait::Block)?.0, FromHelper::Reply(_)) {}
+    Ok(answer)
+}
+
+fn landlock(report: &SandboxReport) -> Finding {
+    const CHECK: &str = "landlock";
+    let remedy = "use Linux 6.12 or later with landlock in CONFIG_LSM (or lsm= at boot)";
+    match report.landlock {
+        _ if report.skipped.contains(&Feature::Landlock) => Finding::weak(
+            CHECK,
+            "not in force",
+            "one wall less: the mount view alone keeps a sandbox in",
+            remedy,
+        ),
+        abi if abi < SCOPES => Finding::weak(
+            CHECK,
+            format!("ABI {abi} in force, without scopes"),
+            "signals and abstract sockets are kept in by the namespaces alone",
+            remedy,
+        ),
+        abi => Finding::ok(CHECK, format!("ABI {abi} in force, with scopes")),
+    }
+}
+
+fn cgroup(report: &SandboxReport, why: Option<String>) -> Finding {
+    const CHECK: &str = "cgroup";
+    match report.cgroup {
+        Cgroup::V2 => Finding::ok(CHECK, "version 2 in force: memory, pids and cpu"),
+        Cgroup::V1 => Finding::weak(
+            CHECK,
+            "version 1 in force: memory and pids",
+            "a sandbox as a whole has no limit of cpu",
+            "boot with version 2 and give the helper's group its controllers (systemd: Delegate=yes)",
+        ),
+        Cgroup::Absent => Finding::weak(
+            CHECK,
+            why.unwrap_or_else(|| "none in force".to_owned()),
+            "memory is bounded for each process, not for a sandbox as a whole",
+            "give the helper a group with memory and pids (systemd: Delegate=yes)",
+        ),
+    }
+}
+
+fn grant(dir: &Path, answer: Answer) -> Finding {
+    let check = format!("idmap {}", dir.display());
+    match answer {
+        Ok(_) => Finding::ok(check, "can be given to Bash"),
+        Err(Refusal::GrantUnsupported { fs, .. }) => Finding::weak(
+            check,
+            format!("{fs}, or something mounted below it, has no idmapped mounts"),
+            "Bash is refused to every skill that is granted this directory (grant_unsupported)",
+            "put it on ext4, xfs, btrfs, f2fs or tmpfs (in a container: on a volume, not on the overlay)",
+        ),
+        Err(other) => Finding::weak(
+            check,
+            other.to_string(),
+            "Bash is refused to every skill that is granted this directory",
+            "grant a directory that belongs to the work of skills alone",
+        ),
+    }
+}

@@ -1,0 +1,393 @@
+//! Bash: a command line in a sandbox of its own (`[4.6]`). It sees the skill's sealed copy and the granted directories,
+//! reaches no socket, and nothing of it outlives the call: however the call ends, the helper ends the sandbox.
+
+use super::{Context, Deps, Ending, QUOTA_EXCEEDED, TIMED_OUT, Tool, ToolError, ToolResult, args, internal};
+use crate::audit::Started;
+use crate::call::{Call, Invocation, Subject};
+use crate::grants::Directory;
+use crate::helper::{Helper, HelperError, Spawned};
+use crate::running::millis;
+use crate::space::{KEPT_FREE, Space};
+use cyberos_proto::ids::InvocationId;
+use cyberos_proto::message::{Exit, Refusal};
+use cyberos_proto::plan::{Bind, BindKind, Feature, MAX_WORD_BYTES, Profile, SandboxPath, SpawnPlan};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::future::Future;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use uuid::Uuid;
+
+/// What is kept of each stream; more is read and dropped, so that the command goes on.
+const MAX_OUTPUT: usize = 1 << 20;
+/// Longest command line, in bytes: what a plan holds, less room for the other words.
+const MAX_CMD: usize = MAX_WORD_BYTES - 1024;
+/// How often free space is looked at.
+const SPACE_PAUSE: Duration = Duration::from_millis(250);
+/// The whole environment.
+const ENVIRONMENT: [&str; 5] = [
+    "HOME=/tmp",
+    "TMPDIR=/tmp",
+    "LANG=C.UTF-8",
+    "GIT_TERMINAL_PROMPT=0",
+    "PATH=/usr/local/bin:/usr/bin:/bin",
+];
+
+/// The tool.
+#[derive(Debug)]
+pub struct Bash {
+    helper: Helper,
+    require: Vec<Feature>,
+    space: Space,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// The command line.
+    cmd: String,
+    /// Milliseconds after which it is ended; what is left of the deadline if absent or less.
+    timeout_ms: Option<NonZeroU64>,
+}
+
+impl Args {
+    fn read(args: &Map<String, Value>) -> Result<Args, String> {
+        let args: Args = args::read(args)?;
+        match args.cmd.as_str() {
+            "" => Err("args.cmd: the command line is empty".to_owned()),
+            cmd if cmd.contains('\0') => Err("args.cmd: the command line holds a NUL".to_owned()),
+            cmd if cmd.len() > MAX_CMD => Err(format!(
+                "args.cmd: {} bytes; a command line has at most {MAX_CMD} (put a longer script into a file)",
+                cmd.len()
+            )),
+            _ => Ok(args),
+        }
+    }
+}
+
+impl Tool for Bash {
+    fn name(&self) -> &'static str {
+        "Bash"
+    }
+
+    fn description(&self) -> &'static str {
+        "Runs a command line with /bin/bash in a sandbox of its own, beginning in /tmp: {stdout, stderr, exit_code, \
+         signal?, truncated}. The skill's folder is /opt/cyberos/skills/<id>; granted directories have their own names. \
+         There is no network and no standard input, and what runs in the background ends with the call. truncated says \
+         that a stream was cut at 1 MiB."
+    }
+
+    fn input_schema(&self) -> Value {
+        args::schema::<Args>()
+    }
+
+    fn subject(&self, _: &Invocation, call: &mut Call) -> Result<Subject, String> {
+        Args::read(&call.args).map(|_| Subject::Nothing)
+    }
+
+    fn invoke<'a>(
+        &'a self,
+        context: Context,
+        started: Started,
+    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
+        Box::pin(async move {
+            let args = Args::read(&started.permit().call().args).map_err(super::bad_arguments)?;
+            self.run(&context, args).await
+        })
+    }
+}
+
+impl Bash {
+    /// For the registry.
+    pub fn new(deps: &Deps) -> Self {
+        Bash { helper: deps.helper.clone(), require: deps.require.clone(), space: deps.space.clone() }
+    }
+
+    async fn run(&self, context: &Context, args: Args) -> ToolResult {
+        let _place = context.sandbox().await.ok_or_else(internal)?;
+        // Both streams, and the answer made of them.
+        context.room_for(4 * MAX_OUTPUT).await;
+        let began = Instant::now();
+        let left = context.time_left();
+        let limit = args.timeout_ms.map_or(left, |ms| Duration::from_millis(ms.get()).min(left));
+        let (directories, writable) = context.directories();
+        if let Some(gone) = directories.iter().find(|d| !d.is_in_place()) {
+            return Err(ToolError {
+                reason: "grant_gone",
+                message: format!(
+                    "{} is no longer the directory that it was when the run began",
+                    gone.path.as_str()
+                ),
+            });
+        }
+        let mut full = std::pin::pin!(self.until_full(directories, writable));
+        let (plan, descriptors) = plan(context, &args.cmd, directories, writable)?;
+        let targets: Vec<SandboxPath> = plan.binds.iter().map(|bind| bind.target.clone()).collect();
+        let id = InvocationId::from_random(*Uuid::new_v4().as_bytes());
+        // From here on dropped with the call.
+        let _sandbox = Sandbox { id, helper: self.helper.clone(), ending: context.ending() };
+        let work = async {
+            let spawned = self.helper.spawn(id, plan, descriptors).await;
+            let spawned = spawned.map_err(|e| refused(&e, context.invocation(), &targets))?;
+            self.lacks_nothing(&spawned)?;
+            finish(spawned).await
+        };
+        tokio::select! {
+            biased;
+            why = &mut full => Err(why),
+            result = work => result,
+            () = tokio::time::sleep(limit) => Err(ToolError {
+                reason: TIMED_OUT,
+                message: format!(
+                    "ended with SIGKILL after {} ms: {}",
+                    millis(began.elapsed()),
+                    match args.timeout_ms {
+                        Some(ms) if limit < left => format!("its timeout_ms was {ms}"),
+                        _ => "no more was left of the invocation's deadline".to_owned(),
+                    }
+                ),
+            }),
+        }
+    }
+
+    /// Ends when there is too little space for Bash to go on (`[2.8]`): where the state is, or where it may write.
+    async fn until_full(&self, directories: &[Directory], writable: bool) -> ToolError {
+        let written = directories.iter().filter(|_| writable).flat_map(|d| &d.file_systems);
+        let written: Vec<Arc<OwnedFd>> = written.cloned().collect();
+        loop {
+            let (space, others) = (self.space.clone(), written.clone());
+            match tokio::task::spawn_blocking(move || space.is_short(&others)).await {
+                Ok(Ok(false)) => tokio::time::sleep(SPACE_PAUSE).await,
+                Ok(Ok(true)) => {
+                    return ToolError {
+                        reason: QUOTA_EXCEEDED,
+                        message: format!(
+                            "less than {KEPT_FREE} % is free where the broker keeps its state, or where Bash may write"
+                        ),
+                    };
+                }
+                Ok(Err(e)) => {
+                    tracing::error!(error = %e, "free space cannot be measured, so Bash does not run");
+                    return internal();
+                }
+                Err(_) => return internal(),
+            }
+        }
+    }
+
+    /// `sandbox.require` holds for every sandbox.
+    fn lacks_nothing(&self, spawned: &Spawned) -> Result<(), ToolError> {
+        match spawned.report.skipped.iter().find(|feature| self.require.contains(feature)) {
+            None => Ok(()),
+            Some(feature) => Err(ToolError {
+                reason: "sandbox_refused",
+                message: format!(
+                    "its sandbox would lack {}, which the operator requires (sandbox.require)",
+                    feature.as_str()
+                ),
+            }),
+        }
+    }
+}
+
+/// One sandbox of a call, ended and given back when this is dropped, also while it is being made: the helper takes
+/// requests in order.
+struct Sandbox {
+    id: InvocationId,
+    helper: Helper,
+    ending: Ending,
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let (id, helper) = (self.id, self.helper.clone());
+        self.ending.leave(async move {
+            match helper.release(id).await {
+                // Refused: it was never asked for.
+                Ok(()) | Err(HelperError::Refused(_)) => {}
+                Err(e) => tracing::warn!(sandbox = %id, error = %e, "the helper did not end a sandbox; its own clean-up will"),
+            }
+        });
+    }
+}
+
+fn plan(
+    context: &Context,
+    cmd: &str,
+    directories: &[Directory],
+    writable: bool,
+) -> Result<(SpawnPlan, Vec<OwnedFd>), ToolError> {
+    let path = |text: &str| SandboxPath::new(text).map_err(|_| internal());
+    let copy = path(&format!("/opt/cyberos/skills/{}", context.invocation().skill_id))?;
+    let kind = BindKind::Grant { writable };
+    let grants = directories.iter().map(|d| (Bind { target: d.path.clone(), kind }, &d.fd));
+    let sealed = Bind { target: copy, kind: BindKind::Sealed };
+    let (binds, held): (Vec<_>, Vec<_>) = std::iter::once((sealed, context.copy())).chain(grants).unzip();
+    let plan = SpawnPlan {
+        program: path("/bin/bash")?,
+        args: ["/bin/bash", "-c", cmd].map(|word| word.as_bytes().to_vec()).into(),
+        env: ENVIRONMENT.map(|entry| entry.as_bytes().to_vec()).into(),
+        cwd: path("/tmp")?,
+        binds,
+        socket: false,
+        limits: context.limits().of_sandbox(u64::from(context.limits().effort_minutes) * 60),
+        profile: Profile::Bash,
+    };
+    plan.check().map_err(|fault| {
+        tracing::error!(%fault, "a plan for Bash is not well formed");
+        internal()
+    })?;
+    let descriptors = held.into_iter().map(|fd| fd.try_clone()).collect::<Result<_, _>>();
+    Ok((plan, descriptors.map_err(|_| internal())?))
+}
+
+/// What the skill is told of a refusal. The operator's log has all of it.
+fn refused(error: &HelperError, invocation: &Invocation, targets: &[SandboxPath]) -> ToolError {
+    tracing::warn!(invocation = %invocation.id, %error, "a sandbox for Bash was refused");
+    let refusal = match error {
+        HelperError::Refused(refusal) => refusal,
+        HelperError::Gone { .. } => {
+            return ToolError {
+                reason: "sandbox_refused",
+                message: "the helper is not reachable".to_owned(),
+            };
+        }
+    };
+    let (reason, message) = match refusal {
+        Refusal::GrantUnsupported { bind, fs } => {
+            let path =
+                usize::try_from(*bind).ok().and_then(|n| targets.get(n)).map_or("?", SandboxPath::as_str);
+            (
+                "grant_unsupported",
+                format!(
+                    "{path}: its file system, or one mounted below it, is {fs}, which has no idmapped mounts"
+                ),
+            )
+        }
+        Refusal::Exec { .. } => ("not_executable", "there is no /bin/bash that can be executed".to_owned()),
+        Refusal::Ceiling(_) => {
+            ("busy", "there are as many sandboxes as there may be, or too large a one".to_owned())
+        }
+        _ => ("sandbox_refused", "the helper refused the sandbox; the operator's log says why".to_owned()),
+    };
+    ToolError { reason, message }
+}
+
+/// Reads what it prints until nothing of it is left.
+async fn finish(spawned: Spawned) -> ToolResult {
+    let Spawned { stdin, stdout, stderr, exit, .. } = spawned;
+    // At its end from the start.
+    drop(stdin);
+    let (stdout, stderr, exit) = tokio::join!(Output::read(stdout), Output::read(stderr), exit);
+    let exit = exit.map_err(|_| ToolError {
+        reason: "sandbox_lost",
+        message: "the helper went away, and the sandbox with it".to_owned(),
+    })?;
+    let truncated = stdout.truncated || stderr.truncated;
+    let mut result = Map::new();
+    result.insert("stdout".into(), stdout.into_text().into());
+    result.insert("stderr".into(), stderr.into_text().into());
+    match exit {
+        Exit::Code(code) => {
+            result.insert("exit_code".into(), code.into());
+        }
+        Exit::Signal(signal) => {
+            // As a shell would say it.
+            result.insert("exit_code".into(), (128 + u32::from(signal)).into());
+            result.insert("signal".into(), signal.into());
+        }
+    }
+    result.insert("truncated".into(), truncated.into());
+    Ok(result)
+}
+
+/// What is kept of one stream.
+#[derive(Debug, Default)]
+struct Output {
+    kept: Vec<u8>,
+    truncated: bool,
+}
+
+impl Output {
+    async fn read(pipe: OwnedFd) -> Output {
+        let mut output = Output::default();
+        let Ok(mut pipe) = pipe::Receiver::from_owned_fd(pipe) else { return output };
+        let mut buffer = vec![0u8; 64 * 1024];
+        while let Ok(n) = pipe.read(&mut buffer).await {
+            if n == 0 {
+                break;
+            }
+            output.keep(&buffer[..n]);
+        }
+        output
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = (MAX_OUTPUT - self.kept.len()).min(bytes.len());
+        self.kept.extend_from_slice(&bytes[..room]);
+        self.truncated |= room < bytes.len();
+    }
+
+    /// As text: what is not UTF-8 becomes U+FFFD, but a character that the cut went through is left out.
+    fn into_text(mut self) -> String {
+        if self.truncated
+            && let Err(e) = std::str::from_utf8(&self.kept)
+            && e.error_len().is_none()
+        {
+            self.kept.truncate(e.valid_up_to());
+        }
+        String::from_utf8(self.kept).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_command_line_that_cannot_be_run_is_bad_parameters() {
+        let read = |args: Value| Args::read(args.as_object().unwrap()).map(|a| a.cmd);
+        assert_eq!(read(json!({"cmd": "true", "timeout_ms": 1})), Ok("true".into()));
+        assert!(read(json!({"cmd": "x".repeat(MAX_CMD)})).is_ok());
+        for (args, says) in [
+            (json!({}), "cmd"),
+            (json!({"cmd": ""}), "empty"),
+            (json!({"cmd": "a\0b"}), "NUL"),
+            (json!({"cmd": "x".repeat(MAX_CMD + 1)}), "at most"),
+            (json!({"cmd": 1}), "cmd"),
+            (json!({"cmd": "x", "timeout_ms": 0}), "timeout_ms"),
+            (json!({"cmd": "x", "timeout_ms": -1}), "timeout_ms"),
+            (json!({"cmd": "x", "timeout": 5}), "timeout"),
+            (json!({"cmd": "x", "cwd": "/proc/self/fd/7"}), "cwd"),
+        ] {
+            let why = read(args.clone()).unwrap_err();
+            assert!(why.contains(says), "{args}: {why}");
+        }
+    }
+
+    #[test]
+    fn the_longest_command_line_fits_into_a_plan() {
+        let others: usize = ENVIRONMENT.iter().map(|e| e.len() + 1).sum::<usize>() + "/bin/bash\0-c\0".len();
+        assert!(MAX_CMD + 1 + others <= MAX_WORD_BYTES);
+    }
+
+    #[test]
+    fn output_is_cut_at_its_cap_between_characters() {
+        let mut output = Output::default();
+        output.keep(&vec![b'x'; MAX_OUTPUT - 1]);
+        assert!(!output.truncated);
+        output.keep("é".as_bytes());
+        assert!(output.truncated);
+        output.keep(b"more");
+        assert_eq!(output.into_text(), "x".repeat(MAX_OUTPUT - 1));
+        let binary = Output { kept: b"a\xff\xc3".to_vec(), truncated: false };
+        assert_eq!(binary.into_text(), "a\u{fffd}\u{fffd}");
+    }
+}

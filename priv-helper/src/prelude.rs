@@ -1,0 +1,20 @@
+//! Names that most parts of the helper use.
+
+pub(crate) use crate::ceiling::Ceiling;
+pub(crate) use crate::log;
+pub(crate) use crate::sys::{self, Sys};
+pub(crate) use cyberos_proto::ids::{InvocationId, MountId};
+pub(crate) use cyberos_proto::inner::{Inner, Note, Thing};
+pub(crate) use cyberos_proto::link::{Link, LinkError, Peer, Wait, pair};
+pub(crate) use cyberos_proto::message::{Refusal, never_skipped, step};
+pub(crate) use cyberos_proto::start::{must, named};
+pub(crate) use nix::sys::{prctl, signal::Signal, stat::Mode, stat::umask};
+pub(crate) use nix::unistd::{self, Pid};
+pub(crate) use nix::{errno::Errno, fcntl::OFlag, libc};
+pub(crate) use std::fs;
+pub(crate) use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+pub(crate) use std::path::{Path, PathBuf};
+pub(crate) use std::time::{Duration, Instant};
+
+/// What a step of a request comes to.
+pub(crate) type Step<T> = Result<T, Refusal>;

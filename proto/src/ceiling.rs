@@ -1,0 +1,352 @@
+//! The ceiling's text: root's limits for the helper (`[10.2]`), one `key value` a line, `#` for comments. Parsing and
+//! comparing are pure; what the names mean on this machine is the helper's to find out.
+//!
+//! | key | value | without it |
+//! | --- | --- | --- |
+//! | `broker_uid`, `skillfs_uid` | who has that role | nobody has |
+//! | `uid_range` | FIRST-LAST, for sandboxes | 1900000000-1900065535 |
+//! | `lock_dir` | where blocks of uids are locked, common to all instances | /run/cyberos-uid |
+//! | `root` | `sealed`, `grant` or `backing`, and a directory: descriptors of that kind must lie in it | none are taken |
+//! | `never` | a path: no granted directory lies in it or around it | see [`crate::never::NEVER`] |
+//! | `mount` | NUMBER `ro` or `rw`, and a directory: a place for a view | there is no view |
+//! | `bin` | directory shown at /opt/cyberos/bin | nothing is |
+//! | `max_sandboxes` | at once, of one link | 64 |
+//! | `max_memory_mb` … | see [`LIMITS`] | see there |
+//! | `cpu_percent` | of one core, for a sandbox in a control group that can say so | 200 |
+
+use crate::ids::{MAX_MOUNTS, MountId};
+use crate::message::Refusal;
+use crate::plan::Limits;
+use crate::start::must;
+use core::fmt::Display;
+use core::str::FromStr;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Longest ceiling file, in bytes.
+pub const MAX_FILE: usize = 4096;
+/// Uids of one block; its first serves the block's inits.
+pub const BLOCK: u32 = 256;
+/// The keys that bound a plan's limits, and what holds without them; in the order of `values`.
+pub const LIMITS: [(&str, u32); 6] = [
+    ("max_memory_mb", 8192),
+    ("max_processes", 512),
+    ("max_tmp_mb", 1024),
+    ("max_cpu_s", 86_400),
+    ("max_file_mb", 4096),
+    ("max_open_files", 4096),
+];
+
+/// The files of /etc that may give uids to somebody else: the column where they begin, and whether a count follows.
+const USERS: [(&str, usize, bool); 3] = [("passwd", 2, false), ("subuid", 1, true), ("subgid", 1, true)];
+
+/// All uids of the block whose first is `first`; that one serves the block's inits, the others are leases.
+pub fn block(first: u32) -> RangeInclusive<u32> {
+    first..=first + (BLOCK - 1)
+}
+
+/// Who is on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Makes sockets and sandboxes.
+    Broker,
+    /// Makes views.
+    SkillFs,
+}
+
+fn values(l: &Limits) -> [u32; 6] {
+    [l.memory_mb, l.processes, l.tmp_mb, l.cpu_s, l.file_mb, l.open_files]
+}
+
+/// What a descriptor's root is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootKind {
+    /// Sealed copies.
+    Sealed,
+    /// Directories that may be granted to Bash.
+    Grant,
+    /// Files that a view may be backed by.
+    Backing,
+}
+
+impl RootKind {
+    /// The word in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RootKind::Sealed => "sealed",
+            RootKind::Grant => "grant",
+            RootKind::Backing => "backing",
+        }
+    }
+}
+
+/// The file's content. Each key is documented above.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the table above")]
+pub struct CeilingText {
+    pub uids: (u32, u32),
+    pub broker_uid: Option<u32>,
+    pub skillfs_uid: Option<u32>,
+    pub locks: PathBuf,
+    pub roots: Vec<(RootKind, PathBuf)>,
+    pub never: Vec<PathBuf>,
+    /// Name, and whether it is read-only.
+    pub mounts: BTreeMap<MountId, (PathBuf, bool)>,
+    pub bin: Option<PathBuf>,
+    pub max_sandboxes: usize,
+    pub cpu_percent: u32,
+    max: [u32; 6],
+}
+
+impl Default for CeilingText {
+    fn default() -> Self {
+        CeilingText {
+            uids: (1_900_000_000, 1_900_065_535),
+            broker_uid: None,
+            skillfs_uid: None,
+            locks: "/run/cyberos-uid".into(),
+            roots: Vec::new(),
+            never: Vec::new(),
+            mounts: BTreeMap::new(),
+            bin: None,
+            max_sandboxes: 64,
+            cpu_percent: 200,
+            max: LIMITS.map(|(_, max)| max),
+        }
+    }
+}
+
+impl FromStr for CeilingText {
+    type Err = String;
+
+    /// Reads and checks the text. The error says which line and what.
+    fn from_str(text: &str) -> Result<Self, String> {
+        must(text.len() <= MAX_FILE, format!("longer than {MAX_FILE} bytes"))?;
+        let mut ceiling = CeilingText::default();
+        let mut seen = Vec::new();
+        for (n, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if !line.is_empty() && !line.starts_with('#') {
+                ceiling.line(line, &mut seen).map_err(|e| format!("line {}: {e}", n + 1))?;
+            }
+        }
+        ceiling.check()?;
+        Ok(ceiling)
+    }
+}
+
+impl CeilingText {
+    fn line<'t>(&mut self, line: &'t str, seen: &mut Vec<&'t str>) -> Result<(), String> {
+        let (key, value) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let value = value.trim();
+        must(
+            matches!(key, "root" | "mount" | "never") || !seen.contains(&key),
+            format!("{key} is given twice"),
+        )?;
+        seen.push(key);
+        match key {
+            "uid_range" => {
+                let (first, last) = value.split_once('-').ok_or("expected uid_range FIRST-LAST")?;
+                self.uids = (number(first)?, number(last)?);
+            }
+            "broker_uid" => self.broker_uid = Some(number(value)?),
+            "skillfs_uid" => self.skillfs_uid = Some(number(value)?),
+            "lock_dir" => self.locks = absolute(value)?,
+            "root" => {
+                let (kind, name) = value.split_once(char::is_whitespace).unwrap_or((value, ""));
+                let kinds = [RootKind::Sealed, RootKind::Grant, RootKind::Backing];
+                let kind = kinds.into_iter().find(|k| k.as_str() == kind);
+                self.roots.push((kind.ok_or("expected root sealed|grant|backing PATH")?, absolute(name)?));
+            }
+            "never" => self.never.push(absolute(value)?),
+            "mount" => {
+                let words: Vec<_> = value.splitn(3, char::is_whitespace).collect();
+                let &[id, access @ ("ro" | "rw"), name] = words.as_slice() else {
+                    return Err(format!("expected mount NUMBER ro|rw PATH, NUMBER below {MAX_MOUNTS}"));
+                };
+                let id = MountId::new(number(id)?).map_err(|e| format!("{id}: {e}"))?;
+                let earlier = self.mounts.insert(id, (absolute(name)?, access == "ro"));
+                must(earlier.is_none(), "the mount number is given twice")?;
+            }
+            "bin" => self.bin = Some(absolute(value)?),
+            "max_sandboxes" => self.max_sandboxes = number(value)?,
+            "cpu_percent" => self.cpu_percent = number(value)?,
+            _ => match LIMITS.iter().position(|(name, _)| *name == key) {
+                Some(i) => self.max[i] = number(value)?,
+                None => return Err(format!("unknown key {key}")),
+            },
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (first, last) = self.uids;
+        // The last uid of all means "no change" to the kernel.
+        let whole =
+            first >= 65_536 && last < u32::MAX && last > first && (last - first + 1).is_multiple_of(BLOCK);
+        must(whole, format!("uid_range must lie above 65535 and be a multiple of {BLOCK} long"))?;
+        for uid in [self.broker_uid, self.skillfs_uid].into_iter().flatten() {
+            let peer = uid != 0 && !(first..=last).contains(&uid);
+            must(peer, format!("uid {uid} cannot be a peer: it is root, or in uid_range"))?;
+        }
+        let differ = self.broker_uid.is_none() || self.broker_uid != self.skillfs_uid;
+        must(differ, "broker_uid and skillfs_uid must differ")?;
+        must((1..=1000).contains(&self.max_sandboxes), "max_sandboxes must be 1 to 1000")?;
+        must((1..=100_000).contains(&self.cpu_percent), "cpu_percent must be 1 to 100000")
+    }
+
+    /// Refuses limits above the ceiling, naming the key.
+    pub fn allows(&self, limits: &Limits) -> Result<(), Refusal> {
+        for ((asked, max), (key, _)) in values(limits).into_iter().zip(self.max).zip(LIMITS) {
+            if asked > max {
+                return Err(Refusal::Ceiling(format!("{key} is {max}, asked for {asked}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Which role a user has, if any. Root has none.
+    pub fn role(&self, uid: u32) -> Option<Role> {
+        let skillfs = (self.skillfs_uid == Some(uid)).then_some(Role::SkillFs);
+        if self.broker_uid == Some(uid) { Some(Role::Broker) } else { skillfs }
+    }
+
+    /// The first uids of all blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = u32> {
+        (self.uids.0..=self.uids.1).step_by(BLOCK as usize)
+    }
+
+    /// The first uid of the block that a lock of that name is of, or is in.
+    pub fn block_named(&self, lock: &str) -> Option<u32> {
+        let uid = lock.parse().ok().filter(|uid| (self.uids.0..=self.uids.1).contains(uid));
+        uid.map(|uid| self.init_uid(uid))
+    }
+
+    /// The uid of the inits of the block that `uid`, which is in the range, belongs to.
+    pub fn init_uid(&self, uid: u32) -> u32 {
+        uid - (uid - self.uids.0) % BLOCK
+    }
+
+    /// Whether nobody else may be given uids of the range. `read` answers the bytes of a file of /etc; one that is not
+    /// there gives none.
+    pub fn unused(&self, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<(), String> {
+        for (name, start, counted) in USERS {
+            let file = match read(name) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                other => other.map_err(|e| format!("/etc/{name}: {e}"))?,
+            };
+            if let Some(line) = self.touched(&String::from_utf8_lossy(&file), start, counted) {
+                let (first, last) = self.uids;
+                return Err(format!("uid_range {first}-{last} is in use: /etc/{name}: {line}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first line of a file of /etc whose uid, or `counted` uids, touch the range; they begin in column `start`.
+    pub fn touched<'t>(&self, file: &'t str, start: usize, counted: bool) -> Option<&'t str> {
+        file.lines().find(|line| {
+            let column = |n| line.split(':').nth(n).and_then(|c| c.trim().parse::<u64>().ok());
+            let count = if counted { column(start + 1).unwrap_or(0) } else { 1 };
+            column(start)
+                .is_some_and(|s| s <= self.uids.1.into() && s.saturating_add(count) > self.uids.0.into())
+        })
+    }
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    must(text.trim().starts_with('/'), format!("expected an absolute path, not {text:?}"))?;
+    Ok(PathBuf::from(text.trim()))
+}
+
+fn number<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|e| format!("{text}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_key_is_read_and_a_bad_line_is_named() {
+        let text = "uid_range 1000000000-1000000255\nbroker_uid 7\nskillfs_uid 8\nlock_dir /l\n\
+            root sealed /s\nroot grant /\nroot backing /b\nnever /n\nnever /m\nmount 3 rw /v w\nbin /x\n\
+            max_sandboxes 5\nmax_memory_mb 9\ncpu_percent 50\n# end\n";
+        let read: CeilingText = text.parse().unwrap();
+        assert_eq!((read.uids, read.locks.as_path()), ((1_000_000_000, 1_000_000_255), Path::new("/l")));
+        assert_eq!(
+            read.roots.iter().map(|(k, _)| k.as_str()).collect::<Vec<_>>(),
+            ["sealed", "grant", "backing"]
+        );
+        assert_eq!(read.mounts[&MountId::new(3).unwrap()], (PathBuf::from("/v w"), false));
+        assert_eq!((read.max[0], read.max_sandboxes, read.cpu_percent), (9, 5, 50));
+        let never: Vec<_> = read.nevers().filter(|n| n.1).map(|n| n.0.to_str().unwrap()).collect();
+        for name in ["/proc", "/etc/cyberos", "/n", "/m", "/s", "/b", "/v w", "/x", "/l"] {
+            assert!(never.contains(&name), "{name} in {never:?}");
+        }
+        assert!(!never.contains(&"/"));
+        for (line, words) in [
+            ("root grant relative", "line 1: expected an absolute path"),
+            ("root other /x", "line 1: expected root sealed|grant|backing PATH"),
+            ("never x", "line 1: expected an absolute path"),
+            ("cpu_percent 0", "cpu_percent must be"),
+            ("cpu_percent x", "line 1: x"),
+        ] {
+            let said = line.parse::<CeilingText>().unwrap_err();
+            assert!(said.starts_with(words), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_touches_the_range_is_found() {
+        let ceiling = CeilingText::default();
+        for (file, start, counted, found) in [
+            ("a:x:1000:1000", 2, false, false),
+            ("a:x:1900000000:1", 2, false, true),
+            ("a:100000:65536", 1, true, false),
+            ("a:1899999999:1", 1, true, false),
+            ("a:1899999999:2", 1, true, true),
+            ("a:1:18446744073709551615", 1, true, true),
+            ("a:1900065535:1", 1, true, true),
+        ] {
+            assert_eq!(ceiling.touched(file, start, counted).is_some(), found, "{file}");
+        }
+    }
+
+    #[test]
+    fn the_range_is_refused_where_one_of_three_files_gives_it_away() {
+        let ceiling = CeilingText::default();
+        let with = |file: &str, line: &str| {
+            let (file, line) = (file.to_owned(), line.to_owned());
+            ceiling.unused(move |name| match name {
+                "passwd" if file != name => Err(io::ErrorKind::NotFound.into()),
+                _ if file == name => Ok(format!("root:0:1\n{line}\n").into_bytes()),
+                _ => Ok(Vec::new()),
+            })
+        };
+        assert_eq!(with("passwd", "a:x:1000:1000"), Ok(()));
+        for (file, line) in
+            [("passwd", "a:x:1900000001:1"), ("subuid", "a:1:4000000000"), ("subgid", "a:1900000000:1")]
+        {
+            let said = with(file, line).unwrap_err();
+            assert_eq!(said, format!("uid_range 1900000000-1900065535 is in use: /etc/{file}: {line}"));
+        }
+        let unreadable = |_: &str| Err(io::ErrorKind::PermissionDenied.into());
+        assert!(ceiling.unused(unreadable).unwrap_err().starts_with("/etc/passwd: "));
+    }
+
+    #[test]
+    fn a_user_has_one_role_and_a_uid_one_block() {
+        let text: CeilingText = "broker_uid 7\nskillfs_uid 8".parse().unwrap();
+        assert_eq!([7, 8, 0, 9].map(|u| text.role(u)), [Some(Role::Broker), Some(Role::SkillFs), None, None]);
+        assert_eq!(text.blocks().count(), 256);
+        for first in text.blocks() {
+            assert!(block(first).all(|uid| text.init_uid(uid) == first), "{first}");
+            assert_eq!(text.block_named(&(first + 3).to_string()), Some(first));
+        }
+        assert_eq!(["mount+a", "1", "1900065536", "-1"].map(|name| text.block_named(name)), [None; 4]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Which request the helper takes from whom, and when: one table, read before anything is done. It knows neither plans
+//! nor descriptors.
+
+use crate::ceiling::Role;
+use crate::message::{Refusal, Request};
+
+/// Where the thing that a request names stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nobody has asked for it, or it has been released.
+    Unknown,
+    /// An invocation with a lease, and no sandbox: not yet, or no more.
+    Leased,
+    /// An invocation whose sandbox has processes.
+    Running,
+    /// A mount point with our view.
+    Mounted,
+}
+
+use Phase::{Leased, Mounted, Running, Unknown};
+use Role::{Broker, SkillFs};
+
+/// Takes a request or says why not. [`Refusal::Role`] ends the link. Making something leads out of the phase in which it
+/// may be asked for, so it is taken once; ending something may be asked for again and again.
+#[rustfmt::skip]
+pub fn admit(role: Role, request: &Request, phase: Phase) -> Result<(), Refusal> {
+    let phases: &[Phase] = match (role, request) {
+        (Broker,  Request::CreateSocket { .. })                  => &[Unknown],
+        (Broker,  Request::Spawn { plan, .. }) if plan.socket    => &[Leased],
+        (Broker,  Request::Spawn { .. })                         => &[Unknown, Leased],
+        (Broker,  Request::Signal { .. })                        => &[Leased, Running],
+        (Broker,  Request::Release { .. })                       => &[Unknown, Leased, Running],
+        (SkillFs, Request::Mount { .. })                         => &[Unknown],
+        (SkillFs, Request::Unmount { .. })                       => &[Mounted],
+        (SkillFs, Request::RegisterBacking { .. })               => &[Mounted],
+        (SkillFs, Request::CloseBacking { .. })                  => &[Mounted],
+        _ => return Err(Refusal::Role),
+    };
+    if phases.contains(&phase) { Ok(()) } else { Err(Refusal::Phase) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{InvocationId, MountId};
+    use crate::message::Signal;
+    use crate::plan::{Limits, MemoryLimit, Profile, SandboxPath, SpawnPlan};
+
+    fn spawn(socket: bool) -> Request {
+        let limits = Limits {
+            memory_mb: 1,
+            memory_kind: MemoryLimit::AddressSpace,
+            cpu_s: 1,
+            processes: 1,
+            open_files: 1,
+            file_mb: 1,
+            tmp_mb: 1,
+        };
+        let plan = SpawnPlan {
+            program: SandboxPath::new("/bin/true").unwrap(),
+            args: vec![b"true".to_vec()],
+            env: Vec::new(),
+            cwd: SandboxPath::new("/tmp").unwrap(),
+            binds: Vec::new(),
+            socket,
+            limits,
+            profile: Profile::Skill,
+        };
+        Request::Spawn { invocation: InvocationId::from_random([1; 16]), plan: Box::new(plan) }
+    }
+
+    #[test]
+    fn each_request_is_taken_from_one_role_in_its_phases_alone() {
+        let (invocation, mount) = (InvocationId::from_random([1; 16]), MountId::new(1).unwrap());
+        for (request, of, phases) in [
+            (Request::CreateSocket { invocation }, Broker, &[Unknown][..]),
+            (spawn(true), Broker, &[Leased]),
+            (spawn(false), Broker, &[Unknown, Leased]),
+            (Request::Signal { invocation, signal: Signal::Kill }, Broker, &[Leased, Running]),
+            (Request::Release { invocation }, Broker, &[Unknown, Leased, Running]),
+            (Request::Mount { mount }, SkillFs, &[Unknown]),
+            (Request::Unmount { mount }, SkillFs, &[Mounted]),
+            (Request::RegisterBacking { mount }, SkillFs, &[Mounted]),
+            (Request::CloseBacking { mount, id: 1 }, SkillFs, &[Mounted]),
+        ] {
+            for role in [Broker, SkillFs] {
+                for phase in [Unknown, Leased, Running, Mounted] {
+                    let expected = match (role == of, phases.contains(&phase)) {
+                        (false, _) => Err(Refusal::Role),
+                        (true, false) => Err(Refusal::Phase),
+                        (true, true) => Ok(()),
+                    };
+                    assert_eq!(admit(role, &request, phase), expected, "{role:?} {request:?} {phase:?}");
+                }
+            }
+        }
+    }
+}

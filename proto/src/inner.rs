@@ -1,0 +1,69 @@
+//! What the helper's own processes tell each other, and what one of them owns. It never leaves the helper.
+
+use crate::ids::{InvocationId, MountId};
+use crate::link::Link;
+use crate::message::{Exit, Message, Refusal};
+use serde::{Deserialize, Serialize};
+
+/// A link within the helper. It is used in one direction; in the other it only tells that its end has gone.
+pub type Inner = Link<Note, Note>;
+
+/// One thing that a link process owns outside itself; ended in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Thing {
+    /// With the pidfd of its init.
+    Sandbox(InvocationId),
+    /// With the mount and the lock of its mount point.
+    Mount(MountId),
+    /// A block of uids by its first, with its lock. Sockets are its uids' own, and end with it.
+    Block(u32),
+}
+
+/// What a process tells the one that made it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Note {
+    /// Link process: it has made this.
+    Hold(Thing),
+    /// Link process: this is no more.
+    Drop(Thing),
+    /// Who made a namespace: carries it.
+    Namespace,
+    /// Init: the program runs; carries its pidfd, and the sandbox's mount namespace.
+    Started,
+    /// Init or program: a sandbox could not be set up, or its program not executed.
+    Failed(Refusal),
+    /// Init: the program has ended.
+    Ended(Exit),
+}
+
+impl Message for Note {
+    fn descriptors(&self) -> usize {
+        match self {
+            Note::Hold(Thing::Sandbox(_) | Thing::Block(_)) | Note::Namespace => 1,
+            Note::Hold(Thing::Mount(_)) | Note::Started => 2,
+            Note::Drop(_) | Note::Failed(_) | Note::Ended(_) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{Wait, decode, encode, pair};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_note_comes_as_it_was_sent_with_its_descriptors_or_not_at_all() {
+        let sandbox = Thing::Sandbox(InvocationId::from_random([7; 16]));
+        let failed = Note::Failed(Refusal::Exec { errno: 2 });
+        for note in [Note::Hold(sandbox), Note::Drop(Thing::Block(5)), Note::Started, failed] {
+            assert_eq!(decode::<Note>(&encode(&note).unwrap()).unwrap(), note);
+            let (ours, theirs) = pair::<Note, Note>().unwrap();
+            let fds = vec![ours.as_fd(); note.descriptors()];
+            ours.send(&note, &fds, Wait::No).unwrap();
+            let (come, owned) = theirs.receive(Wait::No).unwrap();
+            assert_eq!((come, owned.len()), (note.clone(), note.descriptors()));
+            assert!(ours.send(&note, &vec![ours.as_fd(); note.descriptors() + 1], Wait::No).is_err());
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! How the helper is started: what its environment and arguments must say, and the form of errors at a start.
+
+use core::fmt::Display;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+/// Says of what an error at start is.
+pub fn named<T>(what: impl Display, result: Result<T, impl Display>) -> Result<T, String> {
+    result.map_err(|e| format!("{what}: {e}"))
+}
+
+/// Unless `right`, `why` is an error at start.
+pub fn must(right: bool, why: impl Into<String>) -> Result<(), String> {
+    if right { Ok(()) } else { Err(why.into()) }
+}
+
+/// Whether the process `pid` was started with exactly one listening socket; `variable` is what its environment says.
+pub fn activated(pid: u32, variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {
+    let number = |key| variable(key).and_then(|value| value.parse::<u32>().ok());
+    let why = "not started by socket activation (LISTEN_PID is not this process): start it with systemd, or with \
+        systemd-socket-activate --seqpacket -l SOCKET";
+    must(number("LISTEN_PID") == Some(pid), why)?;
+    let count = number("LISTEN_FDS");
+    must(count == Some(1), format!("expected one listening socket, got LISTEN_FDS={count:?}"))
+}
+
+/// The ceiling's file, by the arguments without the program's name.
+pub fn ceiling_file(arguments: impl Iterator<Item = OsString>) -> Result<PathBuf, String> {
+    let arguments: Vec<_> = arguments.collect();
+    match arguments.iter().map(OsString::as_os_str).collect::<Vec<&OsStr>>().as_slice() {
+        [] => Ok(PathBuf::from("/etc/cyberos/ceiling")),
+        [flag, file] if *flag == "--ceiling" => Ok(PathBuf::from(file)),
+        _ => Err("usage: cyberos-priv-helper [--ceiling FILE]".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_socket_for_this_very_process_is_a_start() {
+        for (pid, fds, words) in [
+            (Some("7"), Some("1"), ""),
+            (Some("8"), Some("1"), "not started by socket activation"),
+            (None, Some("1"), "not started by socket activation"),
+            (Some("x"), Some("1"), "not started by socket activation"),
+            (Some("7"), Some("2"), "expected one listening socket, got LISTEN_FDS=Some(2)"),
+            (Some("7"), None, "expected one listening socket, got LISTEN_FDS=None"),
+        ] {
+            let said = activated(7, |key| if key == "LISTEN_PID" { pid } else { fds }.map(str::to_owned));
+            assert!(said.clone().err().unwrap_or_default().starts_with(words), "{pid:?} {fds:?}: {said:?}");
+            assert_eq!(said.is_ok(), words.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_ceiling_is_where_it_is_said_or_where_packages_put_it() {
+        let file = |arguments: &[&str]| ceiling_file(arguments.iter().map(OsString::from));
+        assert_eq!(file(&[]), Ok("/etc/cyberos/ceiling".into()));
+        assert_eq!(file(&["--ceiling", "x"]), Ok("x".into()));
+        for wrong in [&["--ceiling"][..], &["x"], &["--ceiling", "x", "y"], &["-c", "x"]] {
+            assert!(file(wrong).unwrap_err().starts_with("usage: "), "{wrong:?}");
+        }
+    }
+}

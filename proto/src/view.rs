@@ -1,0 +1,113 @@
+//! What every sandbox sees beside what is its own (`[10.5]`), as a list of names: the helper makes each, in this order,
+//! in an empty root.
+
+use crate::ceiling::block;
+
+/// What is at a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A directory for others to be in, or for mounts of the sandbox's own.
+    Directory,
+    /// What the host has there, if it has it: links as links, the rest read-only.
+    Host,
+    /// A character device of the host's, with major number 1 and this minor number.
+    Device(u32),
+    /// A link.
+    Link(&'static str),
+    /// A file of its own with that text, for everybody to read.
+    File(String),
+}
+
+/// The directories of which a change may change what the host has at the names below: their own, and what is most
+/// likely to be mounted over.
+pub const LOOKED_AT: [&str; 4] = ["/", "/usr", "/etc", "/etc/ssl"];
+
+const OWN: [&str; 4] = ["etc/ssl", "dev/shm", "proc", "tmp"];
+const SYSTEM: [&str; 11] = [
+    "usr",
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+    "etc/localtime",
+    "etc/ld.so.cache",
+    "etc/ssl/certs",
+    "etc/alternatives",
+];
+const DEVICES: [(&str, u32); 5] =
+    [("dev/null", 3), ("dev/zero", 5), ("dev/full", 7), ("dev/random", 8), ("dev/urandom", 9)];
+const LINKS: [(&str, &str); 4] =
+    [("dev/fd", "/proc/self/fd"), ("dev/stdin", "fd/0"), ("dev/stdout", "fd/1"), ("dev/stderr", "fd/2")];
+
+/// All names, without leading slash, for sandboxes of the block whose first uid is `first`. `etc` is what the host's /etc
+/// holds: of it `java-*` is shown besides. Each uid of a lease is the user `skill`.
+pub fn entries(first: u32, etc: impl IntoIterator<Item = String>) -> Vec<(String, Entry)> {
+    let mut passwd = String::from("root:x:0:0:root:/:/usr/sbin/nologin\n");
+    let mut group = String::from("root:x:0:\n");
+    for uid in block(first).skip(1) {
+        passwd += &format!("skill:x:{uid}:{uid}:skill:/tmp:/bin/sh\n");
+        group += &format!("skill:x:{uid}:\n");
+    }
+    let java = etc.into_iter().filter(|name| name.starts_with("java-"));
+    let files = [
+        ("etc/passwd", passwd),
+        ("etc/group", group),
+        ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
+        ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n".to_owned()),
+        ("etc/gitconfig", "[safe]\n\tdirectory = *\n".to_owned()),
+    ];
+    let mut all: Vec<_> = OWN.map(|name| (name.to_owned(), Entry::Directory)).into();
+    all.extend(SYSTEM.map(|name| (name.to_owned(), Entry::Host)));
+    all.extend(java.map(|name| (format!("etc/{name}"), Entry::Host)));
+    all.extend(DEVICES.map(|(name, minor)| (name.to_owned(), Entry::Device(minor))));
+    all.extend(LINKS.map(|(name, to)| (name.to_owned(), Entry::Link(to))));
+    all.extend(files.map(|(name, text)| (name.to_owned(), Entry::File(text))));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn every_name_is_relative_single_and_in_a_directory_that_comes_before_it() {
+        let all = entries(1000, ["java-17".into(), "shadow".into(), "passwd".into()]);
+        let mut directories = BTreeSet::from([Path::new("")]);
+        let mut seen = BTreeSet::new();
+        for (name, entry) in &all {
+            assert!(!name.starts_with('/') && seen.insert(name), "{name}");
+            match entry {
+                Entry::Directory => directories.extend(Path::new(name).ancestors()),
+                _ => assert!(directories.contains(Path::new(name).parent().unwrap()), "{name}"),
+            }
+        }
+        let host: Vec<_> =
+            all.iter().filter(|(_, e)| *e == Entry::Host).map(|(name, _)| name.as_str()).collect();
+        assert!(
+            host.contains(&"etc/java-17") && !host.contains(&"etc/shadow") && !host.contains(&"etc/passwd")
+        );
+        for name in host {
+            let above = Path::new("/").join(name);
+            assert!(LOOKED_AT.iter().any(|l| above.parent() == Some(Path::new(l))), "{name} is looked at");
+        }
+    }
+
+    #[test]
+    fn each_lease_of_the_block_is_the_user_skill_and_its_first_uid_nobody() {
+        let all = entries(1000, []);
+        let text = |name: &str| match all.iter().find(|(n, _)| n == name) {
+            Some((_, Entry::File(text))) => text.clone(),
+            _ => String::new(),
+        };
+        for (name, uids) in [("etc/passwd", 2), ("etc/group", 2)] {
+            let text = text(name);
+            let found: Vec<u32> =
+                text.lines().skip(1).map(|l| l.split(':').nth(uids).unwrap().parse().unwrap()).collect();
+            assert_eq!(found, (1001..=1255).collect::<Vec<_>>(), "{name}");
+        }
+    }
+}

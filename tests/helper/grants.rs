@@ -1,0 +1,461 @@
+//! What a Bash sandbox is given of the host's directories: the broker's files as its own, nothing that is anybody
+//! else's, and no way for a granted tree to lead anything elsewhere.
+
+use crate::support::*;
+use crate::views::Server;
+use cyberos_proto::ids::{InvocationId, MountId};
+use cyberos_proto::message::{Refusal, Reply, Request};
+use cyberos_proto::plan::{Bind, BindKind, PlanFault, Profile, SandboxPath, SpawnPlan};
+use nix::fcntl::{OFlag, open};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::Mode;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A work tree of the broker's, where grants may be. /tmp has sandboxes' own things.
+struct Work(tempfile::TempDir);
+
+impl Work {
+    fn new() -> Work {
+        let dir = tempfile::Builder::new().prefix("granted-").tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let work = Work(dir);
+        chown(work.0.path(), Some(BROKER), Some(BROKER)).unwrap();
+        work
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A directory of the broker's.
+    fn dir(&self, name: &str) -> PathBuf {
+        fs::create_dir_all(self.at(name)).unwrap();
+        chown(self.at(name), Some(BROKER), Some(BROKER)).unwrap();
+        self.at(name)
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        fs::write(self.at(name), text).unwrap();
+        chown(self.at(name), Some(BROKER), Some(BROKER)).unwrap();
+    }
+
+    fn root(&self) -> String {
+        format!("root grant {}\n", self.0.path().display())
+    }
+}
+
+fn path(dir: &Path) -> OwnedFd {
+    open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap()
+}
+
+fn bind(target: &Path, writable: bool) -> Bind {
+    let target = SandboxPath::new(target.to_str().unwrap()).unwrap();
+    Bind { target, kind: BindKind::Grant { writable } }
+}
+
+/// `/bin/bash -c script` with `binds`.
+fn bash(script: &str, binds: Vec<Bind>) -> SpawnPlan {
+    let mut p = plan(&["/bin/bash", "-c", script]);
+    p.socket = false;
+    p.profile = Profile::Bash;
+    p.env = ["HOME=/tmp", "TMPDIR=/tmp", "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin"]
+        .map(|e| e.as_bytes().to_vec())
+        .into();
+    p.limits.processes = 32;
+    p.binds = binds;
+    p
+}
+
+fn spawn(plan: SpawnPlan) -> Request {
+    Request::Spawn {
+        invocation: InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes()),
+        plan: Box::new(plan),
+    }
+}
+
+/// Runs to the end: stdout, and stderr after it.
+fn run(broker: &Peer, plan: SpawnPlan, fds: &[BorrowedFd<'_>]) -> String {
+    let request = spawn(plan);
+    let Request::Spawn { invocation, .. } = request else { unreachable!() };
+    match broker.ask(&request, fds) {
+        (Reply::Spawned { .. }, pipes) => {
+            let [stdin, stdout, stderr] = pipes.try_into().unwrap();
+            drop(stdin);
+            let read = |fd: OwnedFd| std::io::read_to_string(File::from(fd)).unwrap();
+            let said = read(stdout) + &read(stderr);
+            broker.exit(invocation);
+            broker.ask(&Request::Release { invocation }, &[]);
+            said
+        }
+        (other, _) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_brokers_files_are_the_sandboxs_own_and_nobody_elses_are() {
+    let work = Work::new();
+    let helper = Helper::start(&work.root());
+    let broker = helper.broker();
+    let dir = work.dir("w");
+    work.file("w/mine", "of the broker\n");
+    for (name, owner) in [("w/roots", 0), ("w/strangers", STRANGER)] {
+        fs::write(work.at(name), "x").unwrap();
+        fs::set_permissions(work.at(name), fs::Permissions::from_mode(0o644)).unwrap();
+        chown(work.at(name), Some(owner), Some(owner)).unwrap();
+    }
+    let d = dir.display();
+    let script = format!(
+        "cd {d}; stat -c '%U %G %n' * .; cat mine; echo more >>mine && echo new >made && mkdir sub && mv made sub/; \
+         for f in roots strangers; do (echo x >>$f) 2>/dev/null && echo wrote $f; chown skill $f 2>/dev/null && echo owns $f; done; \
+         grep ' {d} ' /proc/self/mountinfo | cut -d' ' -f6; rm -f strangers 2>/dev/null || echo kept"
+    );
+    let said = run(&broker, bash(&script, vec![bind(&dir, true)]), &[path(&dir).as_fd()]);
+    assert_eq!(
+        said,
+        "skill skill mine\nUNKNOWN UNKNOWN roots\nUNKNOWN UNKNOWN strangers\nskill skill .\nof the broker\n\
+         rw,nosuid,nodev,relatime,idmapped\nkept\n"
+    );
+    assert_eq!(fs::read_to_string(work.at("w/mine")).unwrap(), "of the broker\nmore\n");
+    let made = fs::metadata(work.at("w/sub/made")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (BROKER, BROKER), "on the host it is the broker's");
+    // Read-only, whatever its files' modes say.
+    fs::set_permissions(work.at("w/mine"), fs::Permissions::from_mode(0o666)).unwrap();
+    let script = format!(
+        "cd {d}; cat mine >/dev/null && echo read; (echo x >mine) 2>&1 | grep -o 'Read-only'; touch n 2>/dev/null && echo made; \
+                          grep ' {d} ' /proc/self/mountinfo | cut -d' ' -f6"
+    );
+    let said = run(&broker, bash(&script, vec![bind(&dir, false)]), &[path(&dir).as_fd()]);
+    assert_eq!(said, "read\nRead-only\nro,nosuid,nodev,relatime,idmapped\n");
+    drop(broker);
+    helper.leaves_nothing();
+}
+
+#[test]
+fn threat_a1_no_set_id_bit_reaches_the_host_through_a_grant() {
+    let work = Work::new();
+    let helper = Helper::start(&work.root());
+    let broker = helper.broker();
+    let dir = work.dir("w");
+    let d = dir.display();
+    let script = format!(
+        "cd {d}; cp /bin/sh x; for m in 4755 2755 6755 u+s g+s; do chmod $m x 2>/dev/null && echo chmod $m; done; \
+         mkdir -m 2777 d 2>/dev/null; install -m 4755 /bin/sh i 2>/dev/null; cp -p /bin/su p 2>/dev/null; \
+         tar cf t -C /usr/bin su 2>/dev/null; tar xpf t 2>/dev/null; \
+         python3 -I -c 'import os\nfor f in (lambda: os.open(\"o\",os.O_CREAT|os.O_WRONLY,0o6755), lambda: os.mknod(\"n\",0o106755), lambda: os.mkdir(\"k\",0o2777)):\n try: f(); print(\"made\")\n except PermissionError: pass'; ls | wc -l"
+    );
+    let said = run(&broker, bash(&script, vec![bind(&dir, true)]), &[path(&dir).as_fd()]);
+    assert!(!said.contains("chmod ") && !said.contains("made"), "{said}");
+    let found = Command::new("find").arg(&dir).args(["-perm", "/6000"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "", "on the host");
+    assert!(fs::metadata(work.at("w/x")).unwrap().len() > 0, "the copy itself was made");
+    // And what has the bit on the host has no effect inside.
+    fs::copy("/usr/bin/id", work.at("w/id")).unwrap();
+    chown(work.at("w/id"), Some(BROKER), Some(BROKER)).unwrap();
+    fs::set_permissions(work.at("w/id"), fs::Permissions::from_mode(0o6755)).unwrap();
+    let said = run(&broker, bash(&format!("{d}/id -un"), vec![bind(&dir, false)]), &[path(&dir).as_fd()]);
+    assert_eq!(said, "skill\n");
+}
+
+#[test]
+fn threat_a7_no_link_in_a_granted_tree_leads_another_grant_elsewhere() {
+    let work = Work::new();
+    let helper = Helper::start(&work.root());
+    let broker = helper.broker();
+    let (outer, inner, victim) = (work.dir("a"), work.dir("b"), work.dir("victim"));
+    work.dir("a/real/deep");
+    work.file("b/secret", "b");
+    symlink(&victim, work.at("a/link")).unwrap();
+    symlink(work.at("a/real"), work.at("a/inside")).unwrap();
+    symlink("/", work.at("a/root")).unwrap();
+    symlink("/proc/self/root", work.at("a/magic")).unwrap();
+    let mounts = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.lines().filter(|l| l.contains(work.0.path().to_str().unwrap())).count()
+    };
+    for target in
+        ["link", "link/x", "inside", "inside/deep", "root/tmp", "magic/tmp", "real", "real/deep", "absent"]
+    {
+        let binds = vec![bind(&outer, false), bind(&outer.join(target), true)];
+        let fds = [path(&outer), path(&inner)];
+        let refusal = broker.refusal(&spawn(bash("true", binds)), &[fds[0].as_fd(), fds[1].as_fd()]);
+        assert!(matches!(refusal, Refusal::System { .. }), "{target}: {refusal:?}");
+    }
+    assert_eq!(mounts(), 0, "nothing on the host");
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 0);
+    // Where a sandbox has something of its own nothing is granted, nor around it.
+    for target in [
+        "/usr",
+        "/usr/share/x",
+        "/bin",
+        "/lib/x",
+        "/etc",
+        "/proc/1",
+        "/dev/shm",
+        "/tmp",
+        "/opt",
+        "/tmp/cyberos-x",
+    ] {
+        let binds = vec![bind(Path::new(target), true)];
+        let refusal = broker.refusal(&spawn(bash("true", binds)), &[path(&inner).as_fd()]);
+        assert_eq!(refusal, Refusal::Plan(PlanFault::Binds), "{target}");
+    }
+}
+
+#[test]
+fn threat_a7_nested_grants_are_merged_and_too_many_or_twice_the_same_are_refused() {
+    let work = Work::new();
+    let helper = Helper::start(&work.root());
+    let broker = helper.broker();
+    let (outer, inner) = (work.dir("a"), work.dir("a/b/out"));
+    chown(work.at("a/b"), Some(BROKER), Some(BROKER)).unwrap();
+    let fds = [path(&outer), path(&inner)];
+    let both = [fds[0].as_fd(), fds[1].as_fd()];
+    let script =
+        format!("cd {}; touch x 2>/dev/null && echo outside; touch b/out/x && ls b/out", outer.display());
+    let binds = || vec![bind(&outer, false), bind(&inner, true)];
+    assert_eq!(run(&broker, bash(&script, binds()), &both), "x\n");
+    let writable_outside = vec![bind(&outer, true), bind(&inner, false)];
+    let said = run(
+        &broker,
+        bash("cd ..; cd /; touch $0/y; touch $0/b/out/y 2>/dev/null || echo kept", writable_outside),
+        &both,
+    );
+    assert!(said.contains("kept"), "{said}");
+    for order in
+        [vec![bind(&inner, true), bind(&outer, false)], vec![bind(&outer, true), bind(&outer, false)]]
+    {
+        assert_eq!(broker.refusal(&spawn(bash("true", order)), &both), Refusal::Plan(PlanFault::Binds));
+    }
+    // As many as a message can carry, in one tree and deep in each other.
+    let dirs: Vec<PathBuf> = (0..64).map(|i| work.dir(&format!("many/{i}"))).collect();
+    let fds: Vec<OwnedFd> = dirs.iter().map(|d| path(d)).collect();
+    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    let all: Vec<Bind> = dirs.iter().map(|d| bind(d, true)).collect();
+    let script =
+        format!("cd {}; for d in *; do touch $d/x || exit; done; ls | wc -l", work.at("many").display());
+    assert_eq!(run(&broker, bash(&script, all.clone()), &borrowed), "64\n");
+    let deep: Vec<PathBuf> = (1..32).map(|i| work.dir(&format!("deep{}", "/d".repeat(i)))).collect();
+    let fds: Vec<OwnedFd> = deep.iter().map(|d| path(d)).collect();
+    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    let nested = deep.iter().enumerate().map(|(i, d)| bind(d, i % 2 == 0)).collect();
+    let last = deep.last().unwrap().display();
+    assert_eq!(
+        run(&broker, bash(&format!("touch {last}/x && echo {last}"), nested), &borrowed),
+        format!("{last}\n")
+    );
+    // A thousand cannot even be asked for.
+    let thousand = vec![all[0].clone(); 1000];
+    let request = spawn(bash("true", thousand));
+    assert!(broker.link.send(&request, &vec![borrowed[0]; 1000], cyberos_proto::link::Wait::Block).is_err());
+    assert_eq!(run(&broker, bash("echo on", vec![]), &[]), "on\n");
+}
+
+/// A mount that goes with the test.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+fn overlay(work: &Work, at: &Path) -> Mounted {
+    let [lower, upper, under] = ["l", "u", "k"].map(|n| work.dir(n));
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), under.display());
+    mount(Some("overlay"), at, Some("overlay"), MsFlags::empty(), Some(options.as_str())).unwrap();
+    Mounted(at.to_owned())
+}
+
+#[test]
+fn a_grant_on_a_file_system_without_idmaps_is_refused_with_its_type_and_never_attached_plain() {
+    let work = Work::new();
+    let helper = Helper::start("root grant /\n");
+    let broker = helper.broker();
+    let (good, top, around) = (work.dir("good"), work.dir("top"), work.dir("around"));
+    let refused = |dirs: &[&Path]| {
+        let fds: Vec<OwnedFd> = dirs.iter().map(|d| path(d)).collect();
+        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        broker.refusal(&spawn(bash("true", dirs.iter().map(|d| bind(d, true)).collect())), &borrowed)
+    };
+    let unsupported = |bind, fs: &str| Refusal::GrantUnsupported { bind, fs: fs.into() };
+    let overlaid = overlay(&work, &top);
+    assert_eq!(refused(&[&top]), unsupported(0, "overlay"));
+    assert_eq!(refused(&[&good, &top]), unsupported(1, "overlay"));
+    drop(overlaid);
+    // Below a granted directory, too: all of it, or nothing.
+    let below = work.dir("around/below");
+    let overlaid = overlay(&work, &below);
+    assert_eq!(refused(&[&around]), unsupported(0, "overlay"));
+    drop(overlaid);
+    mount(Some("proc"), &below, Some("proc"), MsFlags::empty(), None::<&str>).unwrap();
+    let proc = Mounted(below.clone());
+    assert_eq!(refused(&[&around]), unsupported(0, "proc"));
+    drop(proc);
+    // A view is not even looked at: its server answers nothing.
+    let skillfs = helper.peer(SKILLFS);
+    let mounted = skillfs.ask(&Request::Mount { mount: MountId::new(0).unwrap() }, &[]);
+    let server = Server::start(mounted.1.into_iter().next().unwrap());
+    let view = File::open(helper.dir.path().join("view")).unwrap();
+    server.swallow();
+    let plan = bash("true", vec![bind(Path::new("/srv/view"), true)]);
+    assert_eq!(broker.refusal(&spawn(plan), &[view.as_fd()]), unsupported(0, "fuse.skillfs"));
+    // tmpfs has them, and so has what is bound.
+    mount(Some("none"), &below, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let _tmpfs = Mounted(below.clone());
+    chown(&below, Some(BROKER), Some(BROKER)).unwrap();
+    let script = format!("touch {}/x && echo made", below.display());
+    assert_eq!(run(&broker, bash(&script, vec![bind(&around, true)]), &[path(&around).as_fd()]), "made\n");
+}
+
+#[test]
+fn what_is_never_granted_is_refused_by_what_it_is_and_not_by_its_name() {
+    let work = Work::new();
+    let state = work.dir("state/inner");
+    let helper = Helper::start(&format!("root grant /\nnever {}\n", work.at("state").display()));
+    let broker = helper.broker();
+    let elsewhere = work.dir("elsewhere");
+    let refused = |dir: &Path| {
+        let plan = bash("true", vec![bind(Path::new("/srv/x"), false)]);
+        let refusal = broker.refusal(&spawn(plan), &[path(dir).as_fd()]);
+        assert!(
+            matches!(&refusal, Refusal::Descriptor(why) if why.contains("never")),
+            "{dir:?}: {refusal:?}"
+        );
+    };
+    let d = helper.dir.path();
+    for dir in [
+        "/",
+        "/proc",
+        "/proc/self",
+        "/sys",
+        "/sys/fs",
+        "/dev",
+        "/dev/shm",
+        "/run",
+        "/boot",
+        "/tmp",
+        "/usr",
+        "/etc",
+        "/var",
+    ] {
+        if dir == "/var" {
+            // Around the state.
+            assert!(state.starts_with(dir));
+        }
+        refused(Path::new(dir));
+    }
+    for dir in [
+        d.join("sealed"),
+        d.join("view"),
+        d.join("bin"),
+        d.to_owned(),
+        work.at("state"),
+        state.clone(),
+        work.at(""),
+    ] {
+        refused(&dir);
+    }
+    // By a bind of it under another name, or of what is around it.
+    for (from, name) in [(work.at("state"), "1"), (PathBuf::from("/etc"), "2")] {
+        let at = work.dir(&format!("elsewhere/{name}"));
+        mount(Some(&from), &at, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        let _bound = Mounted(at.clone());
+        refused(&at);
+    }
+    // What is in the place of those that are meant as wholes may be granted, and so may what is beside.
+    for dir in [elsewhere.as_path(), Path::new("/etc/ssl"), Path::new("/usr/share")] {
+        let plan = bash("echo in", vec![bind(Path::new("/srv/x"), false)]);
+        assert_eq!(run(&broker, plan, &[path(dir).as_fd()]), "in\n", "{dir:?}");
+    }
+    let scratch = tempfile::Builder::new().prefix("cyberos-").tempdir().unwrap();
+    refused(scratch.path());
+    let scratch = tempfile::Builder::new().prefix("granted-").tempdir().unwrap();
+    let there = bind(scratch.path(), false);
+    let script = format!("ls -d {}", scratch.path().display());
+    assert_eq!(
+        run(&broker, bash(&script, vec![there]), &[path(scratch.path()).as_fd()]),
+        format!("{}\n", scratch.path().display())
+    );
+}
+
+#[test]
+fn attack_a6_only_directories_inside_a_grant_root_are_granted() {
+    let work = Work::new();
+    let helper = Helper::start(&work.root());
+    let broker = helper.broker();
+    let good = work.dir("good");
+    work.file("file", "x");
+    symlink("/root", work.at("link")).unwrap();
+    let removed = work.dir("removed");
+    let removed_fd = path(&removed);
+    fs::remove_dir(&removed).unwrap();
+    // Another mount namespace in which the same names lead elsewhere.
+    let script = "mount -t tmpfs none \"$1\" && mkdir \"$1\"/good \"$1\"/evil && mount --bind /root \"$1\"/evil && echo && read x";
+    let mut forger = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .arg(work.0.path())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(forger.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let forged =
+        |name: &str| PathBuf::from(format!("/proc/{}/root{}/{name}", forger.id(), work.0.path().display()));
+    let any = |p: &Path| open(p, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
+    let link = open(&work.at("link"), OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty()).unwrap();
+    for (what, fd) in [
+        ("outside", any(Path::new("/var/lib"))),
+        ("a root of another kind", any(&helper.dir.path().join("sealed"))),
+        ("a file", any(&work.at("file"))),
+        ("a link", link),
+        ("through a link", any(&work.at("link"))),
+        ("removed", removed_fd),
+        ("the same name in another namespace", any(&forged("good"))),
+        ("a new name in another namespace", any(&forged("evil"))),
+        ("a device", any(Path::new("/dev/null"))),
+        ("/proc/self/ns", any(Path::new("/proc/self/ns"))),
+    ] {
+        let plan = bash("true", vec![bind(&good, true)]);
+        let refusal = broker.refusal(&spawn(plan), &[fd.as_fd()]);
+        assert!(matches!(refusal, Refusal::Descriptor(_)), "{what}: {refusal:?}");
+    }
+    drop(forger.stdin.take());
+    forger.wait().unwrap();
+    // The root itself may be granted, and a skill is granted nothing.
+    let whole = path(work.0.path());
+    assert_eq!(
+        run(&broker, bash("echo whole", vec![bind(work.0.path(), true)]), &[whole.as_fd()]),
+        "whole\n"
+    );
+    let mut skills = bash("true", vec![bind(&good, true)]);
+    skills.profile = Profile::Skill;
+    assert_eq!(broker.refusal(&spawn(skills), &[whole.as_fd()]), Refusal::Plan(PlanFault::Binds));
+}
+
+#[test]
+fn bash_runs_what_people_run_in_a_work_tree() {
+    let work = Work::new();
+    let helper = Helper::start(&work.root());
+    let broker = helper.broker();
+    let dir = work.dir("repo");
+    let d = dir.display();
+    let script = format!(
+        "cd {d}; git init -q . && printf 'int main(){{return 0;}}' >a.c && git add a.c && \
+         git -c user.name=x -c user.email=y commit -qm m && git log --oneline | wc -l && git status --short && \
+         cc a.c -o a && ./a && echo compiled; npm --version >/dev/null && echo npm; python3 -m pip --version >/dev/null && echo pip; \
+         seq 9 | sort -r | tail -n +2 | head -3 | tr 8 x | wc -l; exec 3<>/dev/tcp/127.0.0.1/80 || echo no network"
+    );
+    let mut p = bash(&script, vec![bind(&dir, true)]);
+    p.limits.memory_kind = cyberos_proto::plan::MemoryLimit::Data;
+    let said = run(&broker, p, &[path(&dir).as_fd()]);
+    assert!(
+        said.starts_with("1\n?? a\ncompiled\nnpm\npip\n3\nno network\n")
+            || said.starts_with("1\ncompiled\nnpm\npip\n3\nno network\n"),
+        "{said}"
+    );
+}
