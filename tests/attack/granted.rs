@@ -1,0 +1,107 @@
+//! Tools of the tests about grants: a place with trees to grant, a broker that asks for them, a Bash sandbox that tells.
+
+use crate::helper::{BROKER, Helper, plan};
+use crate::raw::*;
+use cyberos_proto::link::Wait;
+use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
+use cyberos_proto::plan::{Bind, BindKind, Profile, SandboxPath, SpawnPlan};
+use nix::mount::{MntFlags, umount2};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+/// A helper that may grant everything below its own directory, and a place in it.
+pub(crate) fn granting() -> (Helper, PathBuf) {
+    let place = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap().keep();
+    chown(&place, Some(BROKER), Some(BROKER)).unwrap();
+    (Helper::start(&format!("root grant {}\n", place.display())), place)
+}
+
+/// A place that goes with the test, and whatever is mounted in it first.
+pub(crate) struct Place(pub(crate) PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let own = |l: &&str| l.split(' ').nth(4).is_some_and(|p| Path::new(p).starts_with(&self.0));
+        for line in table.lines().rev().filter(own) {
+            let _ = umount2(line.split(' ').nth(4).unwrap(), MntFlags::MNT_DETACH);
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn own(path: &Path) {
+    chown(path, Some(BROKER), Some(BROKER)).unwrap();
+}
+
+pub(crate) fn dir(path: &Path) -> PathBuf {
+    fs::create_dir_all(path).unwrap();
+    own(path);
+    path.to_owned()
+}
+
+pub(crate) fn file(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    own(path);
+}
+
+/// What a Bash tool asks for, with these grants.
+pub(crate) fn bash(script: &str, grants: &[(&Path, bool)]) -> SpawnPlan {
+    let mut p = plan(&["/bin/sh", "-c", script]);
+    p.profile = Profile::Bash;
+    p.socket = false;
+    for (target, writable) in grants {
+        let target = SandboxPath::new(target.to_str().unwrap()).unwrap();
+        p.binds.push(Bind { target, kind: BindKind::Grant { writable: *writable } });
+    }
+    p
+}
+
+pub(crate) struct Broker<'a> {
+    pub(crate) raw: &'a Raw,
+}
+
+impl Broker<'_> {
+    pub(crate) fn ask(&self, plan: SpawnPlan, fds: &[RawFd]) -> (Answer, Vec<OwnedFd>, Request) {
+        let id = new_id();
+        self.raw.send(&good(&spawn(id, plan)), fds).unwrap();
+        let release = Request::Release { invocation: id };
+        loop {
+            match self.raw.link.receive(Wait::Block) {
+                Ok((FromHelper::Reply(reply), fds)) => return (Answer::Said(reply), fds, release),
+                Ok((FromHelper::Event(_), _)) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    pub(crate) fn refusal(&self, what: &str, plan: SpawnPlan, fds: &[RawFd]) -> Refusal {
+        match self.ask(plan, fds).0 {
+            Answer::Said(Reply::Refused(refusal)) => refusal,
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+
+    /// What a granted script printed.
+    pub(crate) fn said(&self, plan: SpawnPlan, fds: &[RawFd]) -> String {
+        let (answer, pipes, release) = self.ask(plan, fds);
+        assert!(matches!(answer, Answer::Said(Reply::Spawned { .. })), "{answer:?}");
+        let mut text = String::new();
+        let mut pipes = pipes.into_iter().skip(1);
+        File::from(pipes.next().unwrap()).read_to_string(&mut text).unwrap();
+        File::from(pipes.next().unwrap()).read_to_string(&mut text).unwrap();
+        assert_eq!(self.raw.ask(&good(&release), &[]), Answer::Said(Reply::Done));
+        text
+    }
+}
+
+/// Mounts on what a grant could wrongly be attached to: the place itself, and the host's own directories.
+pub(crate) fn mounts(place: &Place) -> usize {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let at = |l: &str| PathBuf::from(l.split(' ').nth(4).unwrap_or_default());
+    let hosts = ["/", "/usr", "/etc", "/tmp", "/proc"].map(Path::new);
+    table.lines().map(at).filter(|p| p.starts_with(&place.0) || hosts.contains(&p.as_path())).count()
+}

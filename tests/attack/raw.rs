@@ -1,0 +1,242 @@
+//! A hostile peer: any user's connections to a helper, as many as wanted, and packets of any bytes with any descriptors.
+//! Nothing that it sends goes through the project's own encoder unless the test asks for a good packet to spoil.
+
+use crate::helper::{Helper, SOON, children};
+use crate::support::up::eventually;
+use cyberos_proto::PROTOCOL_VERSION;
+use cyberos_proto::ids::{InvocationId, MountId};
+use cyberos_proto::link::{self, Link, LinkError, Wait};
+use cyberos_proto::message::{FromHelper, Message, Refusal, Reply, Request, Signal};
+use cyberos_proto::plan::SpawnPlan;
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{IoSlice, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+/// How long the other link may take to answer while one is attacked.
+pub(crate) const OTHER_LINK: Duration = Duration::from_secs(1);
+
+/// A process of some user that connects as often as it is asked to, and gives each connection away at once.
+pub(crate) struct Dialler {
+    process: Child,
+    order: ChildStdin,
+    given: Link<Given, Given>,
+}
+
+const DIAL: &str = "import socket,sys,os
+c=socket.socket(fileno=int(sys.argv[3]))
+while os.read(0,1):
+  s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET); s.connect(sys.argv[1])
+  socket.send_fds(c,[bytes([int(sys.argv[2])])],[s.fileno()]); s.close()";
+
+impl Dialler {
+    pub(crate) fn new(socket: &Path, uid: u32) -> Dialler {
+        let (ours, theirs) = link::pair::<Given, Given>().unwrap();
+        // A duplicate without close-on-exec, for the child alone.
+        let handed = nix::unistd::dup(&theirs).unwrap();
+        let mut process = Command::new("/usr/bin/python3")
+            .args(["-I", "-c", DIAL])
+            .arg(socket)
+            .arg(PROTOCOL_VERSION.to_string())
+            .arg(handed.as_raw_fd().to_string())
+            .stdin(Stdio::piped())
+            .uid(uid)
+            .gid(uid)
+            .spawn()
+            .unwrap();
+        let order = process.stdin.take().unwrap();
+        Dialler { process, order, given: ours }
+    }
+
+    /// A new connection, of which nobody else holds a copy.
+    pub(crate) fn dial(&mut self) -> Raw {
+        self.order.write_all(b"x").unwrap();
+        let (_, mut fds) = self.given.receive(Wait::Block).expect("it connects");
+        let link = Link::<Request, FromHelper>::new(fds.pop().unwrap());
+        link.set_receive_timeout(Duration::from_secs(20)).unwrap();
+        link.set_send_timeout(Duration::from_secs(20)).unwrap();
+        Raw { link }
+    }
+}
+
+impl Drop for Dialler {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What comes back of a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Said(Reply),
+    Closed,
+}
+
+/// One connection.
+pub(crate) struct Raw {
+    pub(crate) link: Link<Request, FromHelper>,
+}
+
+impl Raw {
+    pub(crate) fn send(&self, bytes: &[u8], fds: &[RawFd]) -> Result<(), Errno> {
+        self.send_with(bytes, fds, MsgFlags::MSG_NOSIGNAL)
+    }
+
+    pub(crate) fn send_with(&self, bytes: &[u8], fds: &[RawFd], flags: MsgFlags) -> Result<(), Errno> {
+        let rights = [ControlMessage::ScmRights(fds)];
+        let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
+        let parts = [IoSlice::new(bytes)];
+        sendmsg::<UnixAddr>(self.link.as_fd().as_raw_fd(), &parts, control, flags, None).map(drop)
+    }
+
+    /// The next answer; events are passed over.
+    pub(crate) fn answer(&self) -> Answer {
+        loop {
+            match self.link.receive(Wait::Block) {
+                Ok((FromHelper::Reply(reply), _)) => return Answer::Said(reply),
+                Ok((FromHelper::Event(_), _)) => {}
+                // A close with something unread is told first, what was said before it only then.
+                Err(LinkError::Closed) => match self.link.receive(Wait::No) {
+                    Ok((FromHelper::Reply(reply), _)) => return Answer::Said(reply),
+                    _ => return Answer::Closed,
+                },
+                Err(e) => panic!("neither answered nor closed: {e}"),
+            }
+        }
+    }
+
+    /// Sends, and says what came of it.
+    pub(crate) fn ask(&self, bytes: &[u8], fds: &[RawFd]) -> Answer {
+        match self.send(bytes, fds) {
+            Ok(()) => self.answer(),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Answer::Closed,
+            Err(e) => panic!("cannot send: {e}"),
+        }
+    }
+
+    /// Asserts that this packet is refused as none and ends the link.
+    pub(crate) fn is_ended_by(&self, what: &str, bytes: &[u8], fds: &[RawFd]) {
+        assert_eq!(self.ask(bytes, fds), Answer::Said(Reply::Refused(Refusal::Malformed)), "{what}");
+        assert_eq!(self.answer(), Answer::Closed, "{what}");
+    }
+
+    /// The refusal of this packet; the link goes on.
+    pub(crate) fn refusal(&self, what: &str, bytes: &[u8], fds: &[RawFd]) -> Refusal {
+        match self.ask(bytes, fds) {
+            Answer::Said(Reply::Refused(refusal)) => refusal,
+            other => panic!("{what}: expected a refusal, got {other:?}"),
+        }
+    }
+}
+
+/// A fresh invocation's id.
+pub(crate) fn new_id() -> InvocationId {
+    InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes())
+}
+
+pub(crate) fn first_mount() -> MountId {
+    MountId::new(0).unwrap()
+}
+
+pub(crate) fn spawn(invocation: InvocationId, plan: SpawnPlan) -> Request {
+    Request::Spawn { invocation, plan: Box::new(plan) }
+}
+
+/// A good packet, to be spoilt.
+pub(crate) fn good(request: &Request) -> Vec<u8> {
+    link::encode(request).unwrap()
+}
+
+/// One request of each kind, by the role that may ask it.
+pub(crate) fn of_broker(id: InvocationId) -> Vec<Request> {
+    vec![
+        Request::CreateSocket { invocation: id },
+        spawn(id, crate::helper::plan(&["/bin/true"])),
+        Request::Signal { invocation: id, signal: Signal::Term },
+        Request::Release { invocation: id },
+    ]
+}
+
+pub(crate) fn of_skillfs() -> Vec<Request> {
+    let mount = first_mount();
+    vec![
+        Request::Mount { mount },
+        Request::Unmount { mount },
+        Request::RegisterBacking { mount },
+        Request::CloseBacking { mount, id: 1 },
+    ]
+}
+
+/// Open descriptors of the helper's parent and of everything that it has forked and that lives.
+pub(crate) fn descriptors(helper: &Helper) -> BTreeMap<i32, usize> {
+    let mut all = vec![helper.pid()];
+    let mut at = 0;
+    while at < all.len() {
+        all.extend(children(all[at]));
+        at += 1;
+    }
+    let count = |p: &Pid| fs::read_dir(format!("/proc/{p}/fd")).map_or(0, Iterator::count);
+    all.iter().map(|p| (p.as_raw(), count(p))).collect()
+}
+
+/// The same, when it is what it was for some looks in a row: whatever has just begun or ended is done.
+pub(crate) fn at_rest(helper: &Helper) -> BTreeMap<i32, usize> {
+    let mut last = (descriptors(helper), 0);
+    let same_again = || {
+        let now = descriptors(helper);
+        last = if now == last.0 { (now, last.1 + 1) } else { (now, 0) };
+        last.1 >= 5
+    };
+    assert!(eventually(SOON, same_again), "never at rest");
+    last.0
+}
+
+/// Waits until the helper's processes hold exactly what they held.
+pub(crate) fn flat(helper: &Helper, before: &BTreeMap<i32, usize>) {
+    if !eventually(SOON, || descriptors(helper) == *before) {
+        panic!("not as before: {:?}, before {before:?}", descriptors(helper));
+    }
+}
+
+/// The other role's link, asked again and again while something is attacked.
+pub(crate) struct Other {
+    raw: Raw,
+    _dialler: Dialler,
+}
+
+impl Other {
+    pub(crate) fn skillfs(helper: &Helper) -> Other {
+        let mut dialler = Dialler::new(&helper.socket(), crate::helper::SKILLFS);
+        let raw = dialler.dial();
+        let other = Other { raw, _dialler: dialler };
+        other.answers();
+        other
+    }
+
+    /// Asserts that it is answered in time.
+    pub(crate) fn answers(&self) {
+        let asked = std::time::Instant::now();
+        let unmount = good(&Request::Unmount { mount: first_mount() });
+        assert_eq!(self.raw.refusal("the other link", &unmount, &[]), Refusal::Phase);
+        assert!(asked.elapsed() < OTHER_LINK, "the other link waited {:?}", asked.elapsed());
+    }
+}
+
+/// What the dialler says with each connection: nothing.
+#[derive(Serialize, Deserialize)]
+struct Given;
+
+impl Message for Given {
+    fn descriptors(&self) -> usize {
+        1
+    }
+}
