@@ -198,8 +198,13 @@ fn search(calls: &[(u32, BpfProgram)], end: &[sock_filter]) -> Outcome<BpfProgra
         }
         _ => {
             let lower = search(&calls[..middle], end)?;
-            program.push(instruction(AT_LEAST, 0, 1, calls[middle].0));
-            program.push(instruction(JUMP, 0, 0, u32::try_from(lower.len())?));
+            match u8::try_from(lower.len()) {
+                Ok(length) => program.push(instruction(AT_LEAST, length, 0, calls[middle].0)),
+                Err(_) => {
+                    program.push(instruction(AT_LEAST, 0, 1, calls[middle].0));
+                    program.push(instruction(JUMP, 0, 0, u32::try_from(lower.len())?));
+                }
+            }
             program.extend(lower);
             program.extend(search(&calls[middle..], end)?);
         }

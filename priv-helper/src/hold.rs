@@ -68,8 +68,7 @@ impl Holdings {
         for (thing, fds) in &self.things {
             match end(*thing, fds) {
                 Ok(()) | Err(Errno::ESRCH) => {}
-                // The link has taken it off already.
-                Err(Errno::EINVAL) if matches!(thing, Thing::Mount(_)) => {}
+                Err(Errno::EINVAL) if matches!(thing, Thing::Mount(_)) => {} // taken off before
                 Err(e) => log(&format!("{thing:?} cannot be ended: {e}")),
             }
         }

@@ -45,8 +45,7 @@ fn start(boot: &Boot<'_>) -> Step<Pid> {
 /// The kernel kills this process when the link process ends; if that has happened before it was asked, the link says.
 fn die_with_parent(link: &Inner) -> Step<()> {
     step("parent's death signal", prctl::set_pdeathsig(Signal::SIGKILL))?;
-    let gone = sys::hung_up(link.as_fd());
-    step("the link process has gone", if gone { Err(Errno::EPIPE) } else { Ok(()) })
+    step("the link process has gone", if sys::hung_up(link.as_fd()) { Err(Errno::EPIPE) } else { Ok(()) })
 }
 
 /// Reaps whatever ends here, until it is the program.

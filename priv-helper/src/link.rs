@@ -11,15 +11,12 @@ use crate::{fuse, lease, socket};
 use cyberos_proto::ceiling::RootKind;
 use cyberos_proto::gate::{self, Phase};
 use cyberos_proto::message::{Event, Exit, FromHelper, MAX_BACKING, Reply, Request, Signal, Subject};
-use cyberos_proto::plan::SpawnPlan;
+use cyberos_proto::plan::{Limits, SpawnPlan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 
 /// A peer that takes nothing for so long is gone.
 pub(crate) const SEND_LIMIT: Duration = Duration::from_secs(5);
-
-/// Most networks that wait for a sandbox.
-const MOST_NETWORKS: usize = 16;
 
 /// What a link has made.
 #[derive(Default)]
@@ -29,9 +26,11 @@ pub(crate) struct Made {
     free: VecDeque<u32>,
     pub(crate) invocations: BTreeMap<InvocationId, Invocation>,
     pub(crate) templates: Templates,
-    /// Empty network namespaces that no process is in. Each sandbox has one of its own while it runs; making one costs
-    /// more than all the rest of a sandbox, so it is used again after the last process of the sandbox before has ended,
-    /// and every socket in it with that. One for all at once would show each the names of the others' sockets.
+    /// Limits of the last sandbox.
+    pub(crate) usual: Option<Limits>,
+    /// At most 16 empty network namespaces without processes. Each sandbox has one of its own while it runs; making one
+    /// costs more than all the rest, so it is used again after the last process of the sandbox before has ended, and
+    /// every socket in it with that. One for all at once would show each the names of the others' sockets.
     pub(crate) networks: Vec<OwnedFd>,
     views: BTreeMap<MountId, View>,
 }
@@ -43,6 +42,8 @@ pub(crate) struct Invocation {
     /// The inode of its socket, if it has one.
     pub(crate) socket: Option<u64>,
     pub(crate) sandbox: Option<Sandbox>,
+    /// What its control group is set to.
+    pub(crate) limits: Option<Limits>,
     /// Something in its sandbox waits in the kernel: it goes when that has ended.
     released: bool,
 }
@@ -169,8 +170,12 @@ impl Session<'_> {
             made.free.extend(lease::block(first).skip(1));
         }
         let uid = step("lease", made.free.pop_front().ok_or(Errno::EAGAIN))?;
-        made.invocations.insert(id, Invocation { uid, ..Invocation::default() });
-        ceiling.groups.make(uid).inspect_err(|_| self.free(id)).map(|()| uid)
+        // As the last sandbox was limited, which is likely to be right.
+        let limits = made.usual.clone();
+        let group = ceiling.groups.make(uid);
+        let group = group.and(limits.iter().try_for_each(|l| ceiling.groups.limit(uid, ceiling, l)));
+        made.invocations.insert(id, Invocation { uid, limits, ..Invocation::default() });
+        group.inspect_err(|_| self.free(id)).map(|()| uid)
     }
 
     /// Forgets an invocation; its uid is for others again.
@@ -240,7 +245,7 @@ impl Session<'_> {
                 // The init was killed, and the program with it.
                 _ => Exit::Signal(9),
             };
-            self.made.networks.truncate(MOST_NETWORKS - 1);
+            self.made.networks.truncate(15);
             self.made.networks.push(sandbox.network);
             self.tell(&FromHelper::Event(Event::Exited { invocation, exit }), &[])?;
         }

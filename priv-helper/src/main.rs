@@ -21,11 +21,11 @@ mod sys;
 mod template;
 
 use caps::{CapSet, Capability, CapsHashSet};
+use cyberos_proto::link::is_listener;
 use cyberos_proto::start::{activated, ceiling_file};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{SockType, getsockopt, sockopt};
 use prelude::*;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -94,11 +94,8 @@ fn not_in_a_chroot() -> Result<(), String> {
 /// The activated socket, if it is what it must be.
 fn listener() -> Result<OwnedFd, String> {
     let fd = named("descriptor 3", sys::activated_socket())?;
-    let kind = named("descriptor 3", getsockopt(&fd, sockopt::SockType))?;
-    let listens = named("descriptor 3", getsockopt(&fd, sockopt::AcceptConn))?;
-    must(listens && kind == SockType::SeqPacket, "descriptor 3 is not a listening SEQPACKET socket")?;
-    named("descriptor 3", fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)))?;
-    Ok(fd)
+    must(named("descriptor 3", is_listener(&fd))?, "descriptor 3 is not a listening SEQPACKET socket")?;
+    named("descriptor 3", fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))).map(|_| fd)
 }
 
 fn drop_capabilities() -> Result<(), caps::errors::CapsError> {

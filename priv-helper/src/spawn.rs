@@ -16,9 +16,6 @@ const SETUP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a killed sandbox is waited for before the lease is put aside.
 pub(crate) const KILL_LIMIT: Duration = Duration::from_millis(800);
 
-/// Of the init from its birth; its mount namespace is a copy of the template, and its network an empty one.
-const NAMESPACES: i32 = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-
 /// A running sandbox.
 pub(crate) struct Sandbox {
     /// pidfd of the program.
@@ -44,7 +41,10 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
     let targets = attach.iter().filter(|a| !a.nested && !a.target.starts_with("tmp"));
     let targets = targets.map(|a| a.target.clone()).collect();
     let template = made.templates.get(ceiling, (ceiling.text.init_uid(uid), targets))?;
-    ceiling.groups.limit(uid, ceiling, &plan.limits)?;
+    if owner.limits.take().as_ref() != Some(&plan.limits) {
+        ceiling.groups.limit(uid, ceiling, &plan.limits)?;
+    }
+    owner.limits = Some(plan.limits.clone());
     let group = ceiling.groups.birthplace(uid)?;
     let (up, down) = step("boot link", pair::<Note, Note>())?;
     // The program's own, or it could not open its /dev/stdout.
@@ -55,7 +55,8 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
     let new_network = || namespace(libc::CLONE_NEWNET, "net", || Ok(()), |_| Ok(()));
     let network = made.networks.pop().map_or_else(new_network, Ok)?;
     let boot = Boot { ceiling, plan, uid, template, network: network.as_fd(), attach, link: down, stdio };
-    let init = sys::fork(NAMESPACES, group.as_ref().map(AsFd::as_fd), || init::run(&boot));
+    let namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let init = sys::fork(namespaces, group.as_ref().map(AsFd::as_fd), || init::run(&boot));
     let init = child::namespaces(init)?.1;
     drop(boot);
     // Until the program runs, the init ends with this process by itself.
@@ -68,6 +69,7 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
         made.holdings.hold(&of.notes, Thing::Sandbox(id), vec![init])?;
     }
     let [program, view] = result?;
+    made.usual.clone_from(&owner.limits);
     owner.sandbox = Some(Sandbox { program, _view: view, network, boot: up });
     let landlock = ceiling.landlock.min(child::LANDLOCK);
     let report = SandboxReport::new(uid, ceiling.groups.version, landlock, Network::Own);

@@ -155,6 +155,12 @@ pub fn listen(path: &Path) -> Result<OwnedFd, LinkError> {
     Ok(fd)
 }
 
+/// Whether it is a SEQPACKET socket that listens.
+pub fn is_listener(fd: &OwnedFd) -> Result<bool, LinkError> {
+    let kind = socket::getsockopt(fd, sockopt::SockType)?;
+    Ok(kind == SockType::SeqPacket && socket::getsockopt(fd, sockopt::AcceptConn)?)
+}
+
 /// Accepts one connection from a listening SEQPACKET socket, close-on-exec and blocking.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, LinkError> {
     let raw = socket::accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
