@@ -21,9 +21,6 @@ macro_rules! filter {
 }
 pub(crate) use filter;
 
-/// Landlock's ABI as far as it is used.
-pub(crate) const LANDLOCK: u8 = 6;
-
 /// One tree to attach.
 pub(crate) struct Attach {
     /// Where, without leading slash.
@@ -38,19 +35,10 @@ pub(crate) struct Boot<'a> {
     pub(crate) ceiling: &'a Ceiling,
     pub(crate) plan: &'a SpawnPlan,
     pub(crate) uid: u32,
-    pub(crate) template: BorrowedFd<'a>,
-    pub(crate) network: BorrowedFd<'a>,
+    pub(crate) template: OwnedFd,
+    pub(crate) network: OwnedFd,
     pub(crate) attach: Vec<Attach>,
-    pub(crate) link: Inner,
     pub(crate) stdio: [OwnedFd; 3],
-}
-
-/// A process in new namespaces, which a machine that is full refuses too.
-pub(crate) fn namespaces<T>(made: Sys<T>) -> Step<T> {
-    match made {
-        Err(e @ (Errno::EAGAIN | Errno::ENOMEM | Errno::ENOSPC)) => step("namespaces", Err(e)),
-        other => never_skipped("namespaces", other),
-    }
 }
 
 /// Enters a copy of the template and adds what this sandbox has alone.
@@ -60,8 +48,8 @@ pub(crate) fn enter_view(boot: &Boot<'_>) -> Step<()> {
     let _ = fs::write("sys/vm/memfd_noexec", "1");
     // Where memory runs out, the skill goes first, however the helper is protected.
     let _ = fs::write("self/oom_score_adj", "200");
-    never_skipped("mount namespace", setns(boot.template, CloneFlags::CLONE_NEWNS))?;
-    never_skipped("network namespace", setns(boot.network, CloneFlags::CLONE_NEWNET))?;
+    never_skipped("mount namespace", setns(&boot.template, CloneFlags::CLONE_NEWNS))?;
+    never_skipped("network namespace", setns(&boot.network, CloneFlags::CLONE_NEWNET))?;
     never_skipped("mount namespace", unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP))?;
     step("host name", unistd::sethostname("sandbox"))?;
     umask(Mode::from_bits_truncate(0o022));
@@ -132,7 +120,7 @@ pub(crate) fn execute(boot: &Boot<'_>, failed: &mut Option<Refusal>) -> Step<Inf
 /// sandbox's own may be changed and devices written; no device be controlled, no port used, and no abstract socket or
 /// process outside be reached. Whether anything is in force.
 fn confine(boot: &Boot<'_>) -> Result<bool, RulesetError> {
-    let abi = ABI::from(i32::from(LANDLOCK));
+    let abi = ABI::V6;
     let (all, run) = (AccessFs::from_all(abi), AccessFs::from_read(abi));
     let own = all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     let grants = boot.plan.binds.iter().filter(|b| b.kind == BindKind::Grant { writable: true });

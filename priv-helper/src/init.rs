@@ -1,44 +1,48 @@
 //! PID 1 of a sandbox: completes it, starts the program, gives up everything, reports the program's end and ends the
 //! sandbox with it. It has a uid of its own, so that the skill can neither signal nor see it.
 
-use crate::child::{self, Boot, filter};
-use crate::prelude::*;
+use crate::child::{self, Attach, Boot, filter};
+use crate::{prelude::*, socket};
 use cyberos_proto::message::Exit;
 use nix::sys::wait::{WaitStatus, wait};
 use std::convert::Infallible;
 
 /// Runs in the new process, in its new namespaces. Its exit ends them.
-pub(crate) fn run(boot: &Boot<'_>) -> i32 {
-    let last = match start(boot) {
+pub(crate) fn run(ceiling: &Ceiling, link: &Inner) -> i32 {
+    let last = match start(ceiling, link) {
         Ok(program) => Note::Ended(until_end(program)),
         Err(refusal) => Note::Failed(refusal),
     };
-    let _ = boot.link.send(&last, &[], Wait::Block);
+    let _ = link.send(&last, &[], Wait::Block);
     0
 }
 
-fn start(boot: &Boot<'_>) -> Step<Pid> {
-    die_with_parent(&boot.link)?;
-    let mut keep = vec![boot.link.as_fd(), boot.template, boot.network];
-    keep.extend(boot.attach.iter().map(|a| a.tree.as_fd()));
-    keep.extend(boot.stdio.iter().map(AsFd::as_fd));
-    sys::close_all_but(&mut keep);
-    child::enter_view(boot)?;
+fn start(ceiling: &Ceiling, link: &Inner) -> Step<Pid> {
+    die_with_parent(link)?;
+    sys::close_all_but(&mut [link.as_fd()]);
+    let (note, mut fds) = step("what it is to become", link.receive(Wait::Block))?;
+    let Note::Become { plan, invocation, uid } = note else { return Err(Refusal::Malformed) };
+    let trees = fds.split_off(5);
+    let [template, network, stdin, stdout, stderr] = fds.try_into().map_err(|_| Refusal::Malformed)?;
+    let places = plan.places(&socket::path(invocation)).into_iter().zip(trees);
+    let attach = places.map(|((target, nested), tree)| Attach { target, tree, nested }).collect();
+    let boot = Boot { ceiling, plan: &plan, uid, template, network, attach, stdio: [stdin, stdout, stderr] };
+    child::enter_view(&boot)?;
 
     // What it is if the program's process ends before it can say more.
     let mut failed = step("the program's process", Err::<Infallible, _>(Errno::ECHILD)).err();
-    let (pid, program) = step("fork", sys::vfork(|| failed = child::execute(boot, &mut failed).err()))?;
+    let (pid, program) = step("fork", sys::vfork(|| failed = child::execute(&boot, &mut failed).err()))?;
     // It runs now, but cannot reach this process: it is another user's, and sees and signals only its own.
     if let Some(refusal) = failed {
         return Err(refusal);
     }
     // Its end costs more than a program's, so it is left to the link, after the news.
     let view = step("its view", sys::open("/proc/self/ns/mnt", OFlag::O_RDONLY))?;
-    sys::close_all_but(&mut [boot.link.as_fd(), program.as_fd(), view.as_fd()]);
-    child::become_uid(boot.ceiling.text.init_uid(boot.uid))?;
-    die_with_parent(&boot.link)?;
+    sys::close_all_but(&mut [link.as_fd(), program.as_fd(), view.as_fd()]);
+    child::become_uid(ceiling.text.init_uid(uid))?;
+    die_with_parent(link)?;
     never_skipped("seccomp", sys::load_filter(filter!("init")))?;
-    let told = boot.link.send(&Note::Started, &[program.as_fd(), view.as_fd()], Wait::Block);
+    let told = link.send(&Note::Started, &[program.as_fd(), view.as_fd()], Wait::Block);
     step("name the program", told).map(|()| pid)
 }
 

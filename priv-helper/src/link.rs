@@ -11,7 +11,7 @@ use crate::{fuse, lease, socket};
 use cyberos_proto::ceiling::RootKind;
 use cyberos_proto::gate::{self, Phase};
 use cyberos_proto::message::{Event, Exit, FromHelper, MAX_BACKING, Reply, Request, Signal, Subject};
-use cyberos_proto::plan::{Limits, SpawnPlan};
+use cyberos_proto::plan::{Cgroup, Limits, SpawnPlan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 
@@ -32,6 +32,8 @@ pub(crate) struct Made {
     /// costs more than all the rest, so it is used again after the last process of the sandbox before has ended, and
     /// every socket in it with that. One for all at once would show each the names of the others' sockets.
     pub(crate) networks: Vec<OwnedFd>,
+    /// An init that waits for the next sandbox: half of what starting one costs, done before it is asked for.
+    pub(crate) spare: Option<(OwnedFd, Inner)>,
     views: BTreeMap<MountId, View>,
 }
 
@@ -87,6 +89,11 @@ impl Session<'_> {
     fn turns(&mut self) -> Result<Infallible, String> {
         let now = |fd: BorrowedFd<'_>| sys::readable(fd, Duration::ZERO);
         loop {
+            // Not for SkillFS; and in version 2 of control groups an init must be born where its limits are.
+            let spares = self.made.usual.is_some() && self.ceiling.groups.version != Cgroup::V2;
+            if spares && self.made.spare.is_none() {
+                self.made.spare = spawn::newborn(self.ceiling, None).ok();
+            }
             let made = &self.made;
             let mut news = vec![self.link.as_fd(), self.notes.as_fd()];
             news.extend(made.holdings.sandboxes().map(|(_, init)| init));

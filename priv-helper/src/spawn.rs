@@ -1,13 +1,12 @@
 //! One sandbox, from a plan to a running program: checks against the ceiling, everything that must be taken from the
 //! host's own mount namespace, and the wait until the program has been executed. What the sandbox is, is in `child`.
 
-use crate::child::{self, Attach, Boot};
 use crate::link::{Answer, Session};
 use crate::prelude::*;
 use crate::template::namespace;
 use crate::{grant, init, socket};
 use cyberos_proto::ceiling::RootKind;
-use cyberos_proto::message::Reply;
+use cyberos_proto::message::{Reply, namespaces};
 use cyberos_proto::plan::{BindKind, Network, SandboxReport, SpawnPlan};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
@@ -34,33 +33,33 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
     let ceiling = of.ceiling;
     plan.check().map_err(Refusal::Plan)?;
     ceiling.text.allows(&plan.limits)?;
-    let attach = attachments(of, id, plan, fds)?;
+    let trees = trees(of, id, plan, fds)?;
     let made = &mut of.made;
     let owner = made.invocations.get_mut(&id).ok_or(Refusal::Phase)?;
     let uid = owner.uid;
-    let targets = attach.iter().filter(|a| !a.nested && !a.target.starts_with("tmp"));
-    let targets = targets.map(|a| a.target.clone()).collect();
+    let targets = plan.ready(&socket::path(id));
     let template = made.templates.get(ceiling, (ceiling.text.init_uid(uid), targets))?;
     if owner.limits.take().as_ref() != Some(&plan.limits) {
         ceiling.groups.limit(uid, ceiling, &plan.limits)?;
     }
     owner.limits = Some(plan.limits.clone());
     let group = ceiling.groups.birthplace(uid)?;
-    let (up, down) = step("boot link", pair::<Note, Note>())?;
     // The program's own, or it could not open its /dev/stdout.
     let pipe = || step("pipe", unistd::pipe2(OFlag::O_CLOEXEC));
     let [(stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr)] =
         socket::as_lease(uid, || Ok([pipe()?, pipe()?, pipe()?]))?;
-    let stdio = [stdin, stdout, stderr];
     let new_network = || namespace(libc::CLONE_NEWNET, "net", || Ok(()), |_| Ok(()));
     let network = made.networks.pop().map_or_else(new_network, Ok)?;
-    let boot = Boot { ceiling, plan, uid, template, network: network.as_fd(), attach, link: down, stdio };
-    let namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    let init = sys::fork(namespaces, group.as_ref().map(AsFd::as_fd), || init::run(&boot));
-    let init = child::namespaces(init)?.1;
-    drop(boot);
+    let (init, up) = match made.spare.take().filter(|_| group.is_none()) {
+        Some(spare) => spare,
+        None => newborn(ceiling, group.as_ref())?,
+    };
+    let mut given = vec![template, network.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    given.extend(trees.iter().map(AsFd::as_fd));
+    let job = Note::Become { plan: Box::new(plan.clone()), invocation: id, uid };
+    let told = step("tell the init", up.send(&job, &given, Wait::Block));
     // Until the program runs, the init ends with this process by itself.
-    let result = ready(&up);
+    let result = told.and_then(|()| ready(&up));
     let gone = result.is_err() && {
         let _ = sys::pidfd_signal(init.as_fd(), libc::SIGKILL);
         reap(init.as_fd(), KILL_LIMIT)
@@ -71,42 +70,44 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
     let [program, view] = result?;
     made.usual.clone_from(&owner.limits);
     owner.sandbox = Some(Sandbox { program, _view: view, network, boot: up });
-    let landlock = ceiling.landlock.min(child::LANDLOCK);
-    let report = SandboxReport::new(uid, ceiling.groups.version, landlock, Network::Own);
+    let report = SandboxReport::new(uid, ceiling.groups.version, ceiling.landlock, Network::Own);
     Ok((Reply::Spawned { report }, vec![to_stdin, from_stdout, from_stderr]))
 }
 
+/// An init in namespaces of its own, born into `group` if there is one, that waits for what it is to become.
+pub(crate) fn newborn(ceiling: &Ceiling, group: Option<&OwnedFd>) -> Step<(OwnedFd, Inner)> {
+    let (up, down) = step("boot link", pair::<Note, Note>())?;
+    let flags = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let init = sys::fork(flags, group.map(AsFd::as_fd), || init::run(ceiling, &down));
+    namespaces(init).map(|(_, init)| (init, up))
+}
+
 /// Everything that is bound into the sandbox and must be taken outside it, as detached trees.
-fn attachments(of: &Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Step<Vec<Attach>> {
+fn trees(of: &Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Step<Vec<OwnedFd>> {
     let held = of.made.invocations.get(&id).ok_or(Refusal::Phase)?;
-    let inside = |path: &Path| path.strip_prefix("/").unwrap_or(path).to_owned();
-    let mut all: Vec<Attach> = Vec::new();
+    let mut all = Vec::new();
     let grants = plan.binds.iter().any(|bind| bind.kind != BindKind::Sealed);
     let map = grants.then(|| grant::map(of.peer, held.uid)).transpose()?;
     for (bind, (number, fd)) in plan.binds.iter().zip((0..).zip(fds)) {
-        let tree = match (bind.kind, &map) {
+        all.push(match (bind.kind, &map) {
             (BindKind::Grant { writable }, Some(map)) => grant::tree(of.ceiling, fd, number, writable, map)?,
             (BindKind::Grant { .. }, None) => return Err(Refusal::Phase),
             (BindKind::Sealed, _) => {
                 let dir = of.ceiling.inside(RootKind::Sealed, fd.as_fd())?;
                 step("copy a bind", sys::clone_tree(dir.as_fd(), sys::READ_ONLY))?
             }
-        };
-        let target = inside(Path::new(bind.target.as_str()));
-        let nested = all.iter().any(|outer| target.starts_with(&outer.target));
-        all.push(Attach { target, tree, nested });
+        });
     }
     if plan.socket {
         let inode = held.socket.ok_or(Refusal::Phase)?;
-        let path = socket::path(id);
+        let flags = sys::READ_ONLY | libc::MOUNT_ATTR_NOEXEC;
         // Read-only: the skill owns the file, and must not open it to others.
-        let tree = sys::open_path(&path)
-            .and_then(|s| sys::clone_tree(s.as_fd(), sys::READ_ONLY | libc::MOUNT_ATTR_NOEXEC));
+        let tree = sys::open_path(&socket::path(id)).and_then(|s| sys::clone_tree(s.as_fd(), flags));
         let tree = step("copy the socket", tree)?;
-        if !step("look at the socket", sys::identity(tree.as_fd()))?.is_socket(inode, held.uid) {
+        if !step("look at the socket", sys::identity(&tree))?.is_socket(inode, held.uid) {
             return step("the socket was replaced", Err(Errno::ESTALE));
         }
-        all.push(Attach { target: inside(&path), tree, nested: false });
+        all.push(tree);
     }
     Ok(all)
 }

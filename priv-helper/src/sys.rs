@@ -226,10 +226,10 @@ pub(crate) fn new_mount(kind: &CStr, options: &str, flags: u64) -> Sys<OwnedFd> 
     own(call(libc::SYS_fsmount, [Fd(fs.as_fd()), N(1), N(flags)])?)
 }
 
-/// Landlock's ABI, or 0 where there is none.
+/// Landlock's ABI as far as it is used, or 0 where there is none.
 pub(crate) fn landlock_abi() -> u8 {
     let version = call(libc::SYS_landlock_create_ruleset, [N(0), N(0), N(1)]);
-    version.ok().and_then(|v| u8::try_from(v).ok()).unwrap_or(0)
+    version.ok().and_then(|v| u8::try_from(v.min(6)).ok()).unwrap_or(0)
 }
 
 /// Sets a resource limit of this process.

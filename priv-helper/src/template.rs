@@ -5,9 +5,10 @@
 //! A bind of a single file goes stale when the file is replaced by a rename, and links and lists are only copied, so the
 //! directories that hold those names are looked at before each use: they change when a name in them does.
 
-use crate::child::{Attach, namespaces};
+use crate::child::Attach;
 use crate::prelude::*;
 use crate::spawn::{KILL_LIMIT, ready, reap};
+use cyberos_proto::message::namespaces;
 use cyberos_proto::recent::Recent;
 use cyberos_proto::view::{Entry, LOOKED_AT, entries};
 use nix::fcntl::ResolveFlag;

@@ -3,6 +3,7 @@
 use crate::ids::{InvocationId, MountId};
 use crate::link::Link;
 use crate::message::{Exit, Message, Refusal};
+use crate::plan::SpawnPlan;
 use serde::{Deserialize, Serialize};
 
 /// A link within the helper. It is used in one direction; in the other it only tells that its end has gone.
@@ -28,6 +29,16 @@ pub enum Note {
     Drop(Thing),
     /// Who made a namespace: carries it.
     Namespace,
+    /// Link process, to an init: what it is to become. Carries the template, the network, the ends of stdin, stdout and
+    /// stderr, and a tree for each of [`SpawnPlan::places`].
+    Become {
+        /// The plan.
+        plan: Box<SpawnPlan>,
+        /// Whose it is.
+        invocation: InvocationId,
+        /// The lease.
+        uid: u32,
+    },
     /// Init: the program runs; carries its pidfd, and the sandbox's mount namespace.
     Started,
     /// Init or program: a sandbox could not be set up, or its program not executed.
@@ -41,6 +52,7 @@ impl Message for Note {
         match self {
             Note::Hold(Thing::Sandbox(_) | Thing::Block(_)) | Note::Namespace => 1,
             Note::Hold(Thing::Mount(_)) | Note::Started => 2,
+            Note::Become { plan, .. } => 5 + plan.binds.len() + usize::from(plan.socket),
             Note::Drop(_) | Note::Failed(_) | Note::Ended(_) => 0,
         }
     }

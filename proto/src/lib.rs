@@ -4,6 +4,8 @@
 //! broker ──Request──►  helper        message.rs   what may be asked, answered, told; descriptors each carries
 //! skillfs ─Request──►  (root)        plan.rs      what a sandbox or a mount is: bounded data, check() is pure
 //! broker ──ControlRequest──► skillfs control.rs   verdicts, refresh, await, status, explain
+//!                                    limits.rs    what one sandbox may use at most
+//!                                    report.rs    what a sandbox is really made of
 //!                                    gate.rs      which request is taken from whom, and when
 //!                                    ceiling.rs   what root has written down as the most that may be asked
 //!                                    never.rs     what is granted to nobody
@@ -33,6 +35,7 @@ pub mod identity;
 pub mod ids;
 pub mod inner;
 pub mod lease;
+pub mod limits;
 pub mod link;
 pub mod message;
 pub mod mounts;

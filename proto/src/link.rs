@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Longest packet, version byte included.
 pub const MAX_PACKET: usize = 64 * 1024;
-/// Most descriptors that one packet can carry; the largest message needs [`crate::plan::MAX_BINDS`].
-pub const MAX_DESCRIPTORS: usize = 64;
+/// Most descriptors that one packet can carry; the largest message needs [`crate::plan::MAX_BINDS`] and six.
+pub const MAX_DESCRIPTORS: usize = 70;
 /// The most that the kernel passes in one packet, wanted or not.
 const SCM_MAX_FD: usize = 253;
 

@@ -223,6 +223,14 @@ pub fn never_skipped<T>(name: &str, result: Result<T, Errno>) -> Result<T, Refus
     result.map_err(|e| Refusal::Unavailable { step: name.to_owned(), errno: e as i32 })
 }
 
+/// A process in new namespaces, which a machine that is full refuses too.
+pub fn namespaces<T>(made: Result<T, Errno>) -> Result<T, Refusal> {
+    match made {
+        Err(e @ (Errno::EAGAIN | Errno::ENOMEM | Errno::ENOSPC)) => step("namespaces", Err(e)),
+        other => never_skipped("namespaces", other),
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let os = |n: &i32| std::io::Error::from_raw_os_error(*n);

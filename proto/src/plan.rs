@@ -1,10 +1,11 @@
 //! What the helper may be asked to build: bounded data whose `check` is pure. A skill and a `Bash` sandbox are
 //! one plan with different binds.
 
+pub use crate::limits::{Limits, MemoryLimit};
 pub use crate::report::{Cgroup, Feature, Network, SandboxReport};
 use core::fmt;
-use nix::libc;
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 /// Most arguments of a plan, the program included.
 pub const MAX_ARGS: usize = 256;
@@ -149,72 +150,6 @@ pub struct Bind {
     pub kind: BindKind,
 }
 
-/// Which limit bounds a process's memory (`[1.4]`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MemoryLimit {
-    /// RLIMIT_AS, the default.
-    AddressSpace,
-    /// RLIMIT_DATA, for runtimes that reserve address space they never use.
-    Data,
-}
-
-/// Limits of one sandbox. The ceiling may only lower them; zero is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// MiB of memory: the rlimit that `memory_kind` names, and memory.max where there is a cgroup.
-    pub memory_mb: u32,
-    /// Which rlimit bounds it.
-    pub memory_kind: MemoryLimit,
-    /// RLIMIT_CPU, in seconds.
-    pub cpu_s: u32,
-    /// RLIMIT_NPROC: processes and threads, the program itself included.
-    pub processes: u32,
-    /// RLIMIT_NOFILE.
-    pub open_files: u32,
-    /// RLIMIT_FSIZE, in MiB.
-    pub file_mb: u32,
-    /// Size of the private /tmp and of /dev/shm, each, in MiB.
-    pub tmp_mb: u32,
-}
-
-/// Address space that a program may have beyond its memory limit where RLIMIT_DATA bounds that and there is no control
-/// group: what it can share, or make read-only after filling it, RLIMIT_DATA does not count.
-const BEYOND_MB: u32 = 1024;
-
-impl Limits {
-    /// The resource limits of its program (`[10.5]`), each with its soft and hard value. `bounded` says whether a control
-    /// group bounds the memory of all its processes together.
-    pub fn rlimits(&self, bounded: bool) -> Vec<(u32, u64, u64)> {
-        let mib = |n: u32| u64::from(n) << 20;
-        let mut all: Vec<(u32, u64, u64)> = [
-            // 0 would still run a core handler that is a pipe.
-            (libc::RLIMIT_CORE, 1),
-            (libc::RLIMIT_CPU, self.cpu_s.into()),
-            (libc::RLIMIT_FSIZE, mib(self.file_mb)),
-            (libc::RLIMIT_NOFILE, self.open_files.into()),
-            (libc::RLIMIT_NPROC, self.processes.into()),
-            (libc::RLIMIT_MEMLOCK, 64 << 10),
-            (libc::RLIMIT_SIGPENDING, 256),
-            (libc::RLIMIT_MSGQUEUE, 0),
-            (libc::RLIMIT_NICE, 0),
-            (libc::RLIMIT_RTPRIO, 0),
-        ]
-        .map(|(resource, most)| (resource, most, most))
-        .into();
-        all.push((libc::RLIMIT_STACK, 8 << 20, 64 << 20));
-        let memory = mib(self.memory_mb);
-        match self.memory_kind {
-            MemoryLimit::AddressSpace => all.push((libc::RLIMIT_AS, memory, memory)),
-            MemoryLimit::Data => all.push((libc::RLIMIT_DATA, memory, memory)),
-        }
-        if self.memory_kind == MemoryLimit::Data && !bounded {
-            let most = mib(self.memory_mb.saturating_add(BEYOND_MB));
-            all.push((libc::RLIMIT_AS, most, most));
-        }
-        all
-    }
-}
-
 /// Which filter a sandbox runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Profile {
@@ -246,6 +181,25 @@ pub struct SpawnPlan {
 }
 
 impl SpawnPlan {
+    /// Where its trees appear, in the order of its descriptors and the invocation's `socket` last: each without leading
+    /// slash, and whether it may be in a tree that was attached before.
+    pub fn places(&self, socket: &Path) -> Vec<(PathBuf, bool)> {
+        let socket = self.socket.then_some(socket).into_iter();
+        let targets = self.binds.iter().map(|bind| Path::new(bind.target.as_str())).chain(socket);
+        let mut all: Vec<(PathBuf, bool)> = Vec::new();
+        for target in targets.map(|target| target.strip_prefix("/").unwrap_or(target)) {
+            let nested = all.iter().any(|(outer, _)| target.starts_with(outer));
+            all.push((target.to_owned(), nested));
+        }
+        all
+    }
+
+    /// Those of its places that a root must have ready: nothing can be made in it later but in /tmp.
+    pub fn ready(&self, socket: &Path) -> Vec<PathBuf> {
+        let places = self.places(socket).into_iter();
+        places.filter(|(at, nested)| !nested && !at.starts_with("tmp")).map(|(at, _)| at).collect()
+    }
+
     /// Whether the plan is well formed. Pure: the ceiling is compared elsewhere.
     pub fn check(&self) -> Result<(), PlanFault> {
         if self.args.is_empty() || self.args.len() > MAX_ARGS {
@@ -342,20 +296,24 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_by_the_limit_that_the_plan_names() {
-        for (memory_kind, bounded, expected) in [
-            (MemoryLimit::AddressSpace, true, vec![(libc::RLIMIT_AS, 512)]),
-            (MemoryLimit::AddressSpace, false, vec![(libc::RLIMIT_AS, 512)]),
-            (MemoryLimit::Data, true, vec![(libc::RLIMIT_DATA, 512)]),
-            (MemoryLimit::Data, false, vec![(libc::RLIMIT_DATA, 512), (libc::RLIMIT_AS, 1536)]),
-        ] {
-            let all = Limits { memory_kind, ..plan().limits }.rlimits(bounded);
-            let memory = all.into_iter().filter(|(r, ..)| [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(r));
-            let found: Vec<_> = memory.map(|(r, _, hard)| (r, hard >> 20)).collect();
-            assert_eq!(found, expected, "{memory_kind:?}, bounded {bounded}");
-        }
-        let core = plan().limits.rlimits(true).into_iter().find(|(r, ..)| *r == libc::RLIMIT_CORE);
-        assert_eq!(core, Some((libc::RLIMIT_CORE, 1, 1)));
+    fn places_are_told_in_order_and_what_is_in_another_is_nested() {
+        let mut p = plan();
+        p.profile = Profile::Bash;
+        let grant = |target| Bind {
+            target: SandboxPath::new(target).unwrap(),
+            kind: BindKind::Grant { writable: true },
+        };
+        p.binds.extend([grant("/srv/a"), grant("/srv/ab"), grant("/srv/a/b")]);
+        let socket = Path::new("/tmp/s");
+        let place = |path: &str, nested| (PathBuf::from(path), nested);
+        let skill = place("opt/cyberos/skills/x", false);
+        let mut expected = vec![skill, place("srv/a", false), place("srv/ab", false), place("srv/a/b", true)];
+        expected.push(place("tmp/s", false));
+        assert_eq!(p.places(socket), expected);
+        p.socket = false;
+        assert_eq!(p.places(socket), expected[..4]);
+        p.binds.push(grant("/tmp/c"));
+        assert_eq!(p.ready(socket), ["opt/cyberos/skills/x", "srv/a", "srv/ab"].map(PathBuf::from));
     }
 
     #[test]

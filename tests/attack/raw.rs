@@ -176,16 +176,22 @@ pub(crate) fn of_skillfs() -> Vec<Request> {
     ]
 }
 
-/// Open descriptors of the helper's parent and of everything that it has forked and that lives.
+/// Open descriptors of the helper's parent, its links, and everything that those have forked and that lives: there by
+/// rank and not by number, since the init that is ready for the next sandbox is another one after each.
 pub(crate) fn descriptors(helper: &Helper) -> BTreeMap<i32, usize> {
-    let mut all = vec![helper.pid()];
+    let count = |p: &Pid| fs::read_dir(format!("/proc/{p}/fd")).map_or(0, Iterator::count);
+    let links = helper.children();
+    let mut below: Vec<Pid> = links.iter().flat_map(|link| children(*link)).collect();
     let mut at = 0;
-    while at < all.len() {
-        all.extend(children(all[at]));
+    while at < below.len() {
+        below.extend(children(below[at]));
         at += 1;
     }
-    let count = |p: &Pid| fs::read_dir(format!("/proc/{p}/fd")).map_or(0, Iterator::count);
-    all.iter().map(|p| (p.as_raw(), count(p))).collect()
+    let mut counts: Vec<usize> = below.iter().map(count).collect();
+    counts.sort_unstable();
+    let named = [vec![helper.pid()], links].concat();
+    let named = named.iter().map(|p| (p.as_raw(), count(p)));
+    named.chain((1..).map(|rank: i32| -rank).zip(counts)).collect()
 }
 
 /// The same, when it is what it was for some looks in a row: whatever has just begun or ended is done.
