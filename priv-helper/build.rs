@@ -61,8 +61,8 @@ fn main() -> Outcome<()> {
             // Bounded: by a control group that counts all memory of the sandbox.
             ("skill", sandbox(&["pretend", "refuse", "sockets_skill", "memory"])?),
             ("skill_bounded", sandbox(&["pretend", "refuse", "sockets_skill"])?),
-            ("bash", sandbox(&["pretend", "refuse", "sockets_bash", "memory"])?),
-            ("bash_bounded", sandbox(&["pretend", "refuse", "sockets_bash"])?),
+            ("bash", sandbox(&["pretend", "refuse", "sockets_bash", "space_bash", "memory"])?),
+            ("bash_bounded", sandbox(&["pretend", "refuse", "sockets_bash", "space_bash"])?),
         ] {
             if arch == target {
                 fs::write(out.join(format!("{name}.bpf")), bytes(&program))?;

@@ -8,9 +8,24 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How much of a file system stays free, in percent.
 pub const KEPT_FREE: u64 = 5;
+
+/// The longest time between two looks at a file system that is being written to, and the shortest.
+const LOOK: Duration = Duration::from_millis(250);
+const SHORTEST_LOOK: Duration = Duration::from_millis(5);
+/// No disk is thought to be filled faster, in bytes a second.
+const FASTEST: u64 = 8 << 30;
+
+/// How long it takes at least to use up what is more than is kept free.
+fn before_full(fs: &Statvfs) -> Duration {
+    let kept = u128::from(fs.blocks()) * u128::from(KEPT_FREE) / 100;
+    let left = u128::from(fs.blocks_available()).saturating_sub(kept) * u128::from(fs.fragment_size());
+    let micros = left * 1_000_000 / u128::from(FASTEST);
+    Duration::from_micros(micros.try_into().unwrap_or(u64::MAX)).clamp(SHORTEST_LOOK, LOOK)
+}
 
 /// Whether a file system is below that, or would be with `more` bytes.
 pub fn is_short(fs: &Statvfs, more: u64) -> bool {
@@ -32,13 +47,17 @@ impl Space {
         Ok(Space(Arc::new(open(state, flags, Mode::empty())?)))
     }
 
-    /// Whether it, or the file system of one of `others`, is nearly full. May wait for a disk.
-    pub fn is_short(&self, others: &[Arc<OwnedFd>]) -> io::Result<bool> {
+    /// When it, and the file systems of `others`, are to be looked at again; none if one of them is nearly full now. May
+    /// wait for a disk.
+    pub fn look_again(&self, others: &[Arc<OwnedFd>]) -> io::Result<Option<Duration>> {
+        let mut soonest = LOOK;
         for fd in std::iter::once(&self.0).chain(others) {
-            if is_short(&fstatvfs(fd.as_fd())?, 0) {
-                return Ok(true);
+            let fs = fstatvfs(fd.as_fd())?;
+            if is_short(&fs, 0) {
+                return Ok(None);
             }
+            soonest = soonest.min(before_full(&fs));
         }
-        Ok(false)
+        Ok(Some(soonest))
     }
 }

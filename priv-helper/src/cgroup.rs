@@ -1,6 +1,5 @@
 //! A control group for each lease, named by its uid, in a directory of this instance: version 2 where that is
-//! delegated to the helper, else version 1 where that has memory and pids, else none. It knows nothing of what runs in
-//! them.
+//! delegated to the helper, else version 1 with memory and pids, else none. It knows nothing of what runs there.
 
 use crate::{ceiling::table, prelude::*};
 use cyberos_proto::groups::{instance, pid_of, settings, suffices};

@@ -53,8 +53,7 @@ pub(crate) fn uncover(ceiling: &CeilingText, name: &Path) -> Result<OwnedFd, Str
     named(shown, sys::open(name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY))
 }
 
-/// Takes views of ours off `name`, topmost first, and answers how many. Opening only the path asks no server of a dead
-/// view.
+/// Takes views of ours off `name`, topmost first; how many. Opening the path alone asks no server of a dead view.
 fn take_off(name: &Path) -> Sys<usize> {
     let top = sys::open_path(name)?;
     if !is_view(&table(), sys::identity(&top)?.mount) {

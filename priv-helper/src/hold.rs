@@ -1,6 +1,5 @@
 //! What a link process owns outside itself: sandboxes, mounts, blocks of uids with their sockets. The list is kept
-//! twice, there and through notes in the parent, so that whoever of the two is left can end all of it. It decides
-//! nothing.
+//! twice, there and through notes in the parent, so that whoever is left can end all of it. It decides nothing.
 
 use crate::prelude::*;
 use crate::{fuse, lease, socket};
@@ -13,10 +12,12 @@ pub(crate) struct Holdings {
 
 impl Holdings {
     /// Keeps `thing` here and in the parent. If the parent cannot be told, it is ended at once.
-    pub(crate) fn hold(&mut self, notes: &Inner, thing: Thing, fds: Vec<OwnedFd>) -> Step<()> {
+    pub(crate) fn hold(&mut self, notes: &Inner, thing: Thing, mut fds: Vec<OwnedFd>) -> Step<()> {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let told = step("tell the parent", notes.send(&Note::Hold(thing), &borrowed, Wait::Block));
         if told.is_ok() {
+            // The parent alone keeps locks: a link that is stuck in a close would do so for ever.
+            fds.truncate(usize::from(!matches!(thing, Thing::Block(_))));
             self.things.insert(thing, fds);
         } else {
             let _ = end(thing, &fds);

@@ -1,6 +1,5 @@
 //! Uids: blocks of 256 under a lock that all instances share (`[10.3]`); `link` hands leases out of them, first in first
-//! out. A block that nobody has locked belongs to nobody alive, so whatever is left of it is swept when it is taken.
-//! It knows nothing of sandboxes.
+//! out. A block that nobody has locked is nobody's: what is left of it is swept when it is taken. It knows no sandboxes.
 
 use crate::{prelude::*, socket};
 use cyberos_proto::ceiling::CeilingText;
@@ -39,8 +38,7 @@ pub(crate) fn sweep(ceiling: &CeilingText) {
     }
 }
 
-/// Kills every process with a uid in `uids`, waits for their end, removes their sockets. Whether nothing is left. This
-/// process is in /proc.
+/// Kills all processes of `uids`, waits for their end, removes their sockets; whether none is left. We are in /proc.
 fn clear(uids: &RangeInclusive<u32>) -> bool {
     let until = Instant::now() + SWEEP_LIMIT;
     loop {

@@ -1,6 +1,5 @@
 //! A link process: one peer, receive → gate → act → reply, and the news of what has ended. Each runs in a process of
-//! its own, so that a peer that makes it wait hangs only itself. When the peer or the parent goes, everything that
-//! the link made goes.
+//! its own, so that a peer that makes it wait hangs only itself. When peer or parent goes, all that it made goes.
 
 use crate::ceiling::Role;
 use crate::hold::Holdings;

@@ -68,6 +68,7 @@ fn wait(c: &Ceiling, served: &mut Vec<Served>, others: &[BorrowedFd<'_>], until:
     for s in &*served {
         if s.ended {
             news.extend(s.holdings.alive());
+            news.extend((!s.gone()).then_some(s.pidfd.as_fd()));
             continue;
         }
         news.push(s.pidfd.as_fd());
@@ -79,7 +80,7 @@ fn wait(c: &Ceiling, served: &mut Vec<Served>, others: &[BorrowedFd<'_>], until:
     sys::wait_any(&news, &connections, left)?;
     served.iter_mut().for_each(Served::look);
     // Their blocks stay locked until the last process has gone.
-    for s in served.extract_if(.., |s| s.ended && s.holdings.alive().is_empty()) {
+    for s in served.extract_if(.., |s| s.ended && s.gone() && s.holdings.alive().is_empty()) {
         s.holdings.forget(c);
     }
     Ok(())
@@ -92,7 +93,9 @@ fn accept_one(ceiling: &Ceiling, listener: &OwnedFd, served: &mut Vec<Served>) {
         log(&format!("refused: uid {uid} has no role"));
         return close_elsewhere(connection, Some(Refusal::Role));
     };
-    if served.iter().any(|s| s.role == role && !s.ended) {
+    // One that cannot even be killed, since a peer's file system holds it, counts too: a few of those are enough.
+    let all = served.iter().filter(|s| s.role == role);
+    if all.clone().any(|s| !s.ended) || all.count() >= 4 {
         return close_elsewhere(connection, Some(Refusal::Busy));
     }
     match start(ceiling, role, connection) {
@@ -123,14 +126,17 @@ fn start(ceiling: &Ceiling, role: Role, connection: Connection) -> Result<Served
 }
 
 impl Served {
+    fn gone(&self) -> bool {
+        sys::readable(self.pidfd.as_fd(), Duration::ZERO)
+    }
+
     /// Takes its notes, and sees whether it is ending, or must.
     fn look(&mut self) {
         if self.ended {
             return;
         }
-        let gone = sys::readable(self.pidfd.as_fd(), Duration::ZERO);
         let strange = self.notes.as_ref().is_some_and(|n| self.holdings.take(n).is_err());
-        self.ended = gone || strange || self.ending.is_some_and(|at| at.elapsed() >= CLOSE_LIMIT);
+        self.ended = self.gone() || strange || self.ending.is_some_and(|at| at.elapsed() >= CLOSE_LIMIT);
         if self.ended {
             let _ = sys::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
             self.holdings.end();

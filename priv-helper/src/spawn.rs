@@ -27,8 +27,7 @@ pub(crate) struct Sandbox {
     pub(crate) boot: Inner,
 }
 
-/// Builds and starts the sandbox of an invocation; answers its report and the host's ends of its stdin, stdout and
-/// stderr.
+/// Starts an invocation's sandbox; answers its report and the host's ends of its stdin, stdout and stderr.
 pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Answer {
     let ceiling = of.ceiling;
     plan.check().map_err(Refusal::Plan)?;
@@ -112,8 +111,7 @@ fn trees(of: &Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) 
     Ok(all)
 }
 
-/// What a process that was made here carries when it is ready: a namespace is made, or the program has been executed. A
-/// peer that goes meanwhile is the parent's business.
+/// What a process that was made here carries when it is ready. A peer that goes meanwhile is the parent's business.
 pub(crate) fn ready<const COUNT: usize>(process: &Inner) -> Step<[OwnedFd; COUNT]> {
     if !sys::readable(process.as_fd(), SETUP_LIMIT) {
         return step("set up the sandbox in 10 s", Err(Errno::ETIMEDOUT));

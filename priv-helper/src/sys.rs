@@ -18,6 +18,7 @@ pub(crate) type Child = (Pid, OwnedFd);
 /// Of every mount that a sandbox or a view is made of, as mount_setattr and fsmount take them.
 pub(crate) const WRITABLE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 pub(crate) const READ_ONLY: u64 = WRITABLE | libc::MOUNT_ATTR_RDONLY;
+pub(crate) const DEVICE: u64 = (READ_ONLY ^ libc::MOUNT_ATTR_NODEV) | libc::MOUNT_ATTR_NOEXEC;
 
 /// An argument of a system call. Addresses come only from what is borrowed.
 enum Arg<'a> {

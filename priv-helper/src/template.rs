@@ -111,7 +111,7 @@ fn of_host(name: &str, device: Option<u32>) -> Step<Option<Attach>> {
     };
     let id = step(name, sys::identity(&found))?;
     let flags = match device {
-        Some(minor) if id.is_device(minor) => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
+        Some(minor) if id.is_device(minor) => sys::DEVICE,
         Some(_) => return step(name, Err(Errno::ENODEV)),
         None if id.is(libc::S_IFDIR) || id.is(libc::S_IFREG) => sys::READ_ONLY,
         None if id.is(libc::S_IFLNK) => {

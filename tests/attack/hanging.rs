@@ -143,6 +143,40 @@ fn threat_a5_files_that_hang_stop_neither_the_other_link_nor_the_end_of_a_run() 
     }
 }
 
+/// A link that waits in a close cannot even be killed. There are never more than a few of those, they keep no block of
+/// uids from others for longer than they live, and the role is served again when what they wait for has ended.
+#[test]
+fn threat_a5_links_that_hang_are_few_and_end_with_what_they_wait_for() {
+    let helper = Helper::start("");
+    let other = Other::skillfs(&helper);
+    let create = || Request::CreateSocket { invocation: new_id() };
+    let mut stuck: Vec<Hostile> = Vec::new();
+    loop {
+        let point = dir(&helper.dir.path().join(format!("outside/hanging{}", stuck.len())));
+        let mut hostile = Hostile::at(&helper, BROKER, &point);
+        hostile.send(&create(), &[]);
+        match hostile.receive() {
+            Some(Reply::SocketCreated { .. }) => {}
+            // The refusal is lost where something had been asked before it came.
+            None | Some(Reply::Refused(Refusal::Busy)) => break,
+            said => panic!("{said:?} after {}", stuck.len()),
+        }
+        hostile.tell("swallow READ GETATTR FLUSH OPEN OPENDIR STATFS RELEASE");
+        hostile.send(&spawn(new_id(), skill("x")), &["file"]);
+        hostile.tell("leave");
+        other.answers();
+        stuck.push(hostile);
+    }
+    assert_eq!(stuck.len(), 4, "{}", helper.log());
+    drop(stuck);
+    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let free =
+        || matches!(dialler.dial().ask(&good(&create()), &[]), Answer::Said(Reply::SocketCreated { .. }));
+    assert!(eventually(KILLED, free), "{}", helper.log());
+    drop(dialler);
+    helper.leaves_nothing();
+}
+
 /// Turned away, it has its files in a queue that somebody must throw away.
 #[test]
 fn threat_a5_files_that_hang_in_a_refused_links_queue_stop_nobody() {

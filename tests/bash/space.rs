@@ -75,3 +75,18 @@ fn bash_is_ended_while_the_states_file_system_is_nearly_full() {
     up.stop();
     drop(mount);
 }
+
+/// One call would take all that is left before anybody could look; writing takes its time, and `posix_fallocate` writes.
+#[test]
+fn no_call_of_a_command_takes_a_whole_disk_at_once() {
+    let bash = Bash::new();
+    let dir = bash.directory("work");
+    bash.give(&dir);
+    let at = dir.display();
+    let said = bash.prints("writer", &format!("fallocate -l 1M {at}/f 2>&1; ls -s {at}/f"));
+    assert!(said.contains("not supported") && said.contains("\n0 "), "{said}");
+    let python = format!(
+        "import os; f = os.open('{at}/g', os.O_CREAT | os.O_RDWR); os.posix_fallocate(f, 0, 1 << 20); print(os.fstat(f).st_size)"
+    );
+    assert_eq!(bash.prints("writer", &format!("python3 -c \"{python}\"")), "1048576");
+}

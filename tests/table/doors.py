@@ -364,6 +364,24 @@ def kernel():
     apart("modify_ldt", lambda: syscall(154, 0, zeros, 16))
 
 
+def nodes():
+    """What must not appear in a directory of the host's, or hold up who works there."""
+
+    def lease():
+        handle = os.open("/tmp/leased", os.O_CREAT | os.O_RDONLY)
+        fcntl.fcntl(handle, 1024, fcntl.F_RDLCK)
+
+    apart("mknod of a fifo", lambda: os.mknod("/tmp/fifo", 0o600 | stat.S_IFIFO))
+    apart("mknod of character device 0:0", lambda: os.mknod("/tmp/device", 0o600 | stat.S_IFCHR, 0))
+    apart("mknod of character device 1:3", lambda: os.mknod("/tmp/null", 0o600 | stat.S_IFCHR, os.makedev(1, 3)))
+    apart("mknod of a block device", lambda: os.mknod("/tmp/block", 0o600 | stat.S_IFBLK, os.makedev(7, 0)))
+    apart("renameat2 with RENAME_WHITEOUT", lambda: syscall(316, -100, b"/tmp/fifo\0", -100, b"/tmp/fifo2\0", 4))
+    apart("renameat2 with RENAME_NOREPLACE", lambda: syscall(316, -100, b"/tmp/fifo\0", -100, b"/tmp/fifo3\0", 1))
+    apart("fcntl F_SETLEASE", lease)
+    apart("utime of /dev/null", lambda: os.utime("/dev/null"))
+    apart("a write to /dev/null", lambda: os.write(os.open("/dev/null", os.O_WRONLY), b"x") and None)
+
+
 def memory():
     """Kinds of memory that no limit of a process's own counts."""
 
@@ -393,6 +411,8 @@ def memory():
     apart("memfd_create, sealable", memfd(2))
     apart("memfd_create, huge pages", memfd(4))
     apart("memfd_create, executable", memfd(16))
+    apart("memfd_create, huge pages and executable", memfd(20))
+    apart("prctl PR_FUTEX_HASH, 4 Mi slots", lambda: syscall(157, 78, 1, 1 << 22, 0, 0))
     apart("memfd_create, flags + 2^32", memfd(1 << 32))
     apart("memfd_create and execveat", memfd(0, execute))
     apart("memfd_create and exec by /proc/self/fd", memfd(0, execute_by_name))
@@ -459,5 +479,5 @@ def identity():
 
 
 os.umask(0o022)
-for part in (identity, files, proc, devices, sockets, kernel, memory, cores):
+for part in (identity, files, proc, devices, nodes, sockets, kernel, memory, cores):
     part()

@@ -28,8 +28,6 @@ use uuid::Uuid;
 const MAX_OUTPUT: usize = 1 << 20;
 /// Longest command line, in bytes: what a plan holds, less room for the other words.
 const MAX_CMD: usize = MAX_WORD_BYTES - 1024;
-/// How often free space is looked at.
-const SPACE_PAUSE: Duration = Duration::from_millis(250);
 /// The whole environment.
 const ENVIRONMENT: [&str; 5] = [
     "HOME=/tmp",
@@ -162,9 +160,9 @@ impl Bash {
         let written: Vec<Arc<OwnedFd>> = written.cloned().collect();
         loop {
             let (space, others) = (self.space.clone(), written.clone());
-            match tokio::task::spawn_blocking(move || space.is_short(&others)).await {
-                Ok(Ok(false)) => tokio::time::sleep(SPACE_PAUSE).await,
-                Ok(Ok(true)) => {
+            match tokio::task::spawn_blocking(move || space.look_again(&others)).await {
+                Ok(Ok(Some(pause))) => tokio::time::sleep(pause).await,
+                Ok(Ok(None)) => {
                     return ToolError {
                         reason: QUOTA_EXCEEDED,
                         message: format!(
