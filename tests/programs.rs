@@ -88,7 +88,9 @@ fn case_067_process_pools_and_posix_semaphores_work_in_a_private_dev_shm() {
 from concurrent.futures import ProcessPoolExecutor as P, ThreadPoolExecutor as T
 from multiprocessing import shared_memory, Lock, Value
 if __name__ == '__main__':
-    print(list(P().map(abs, [-1])), list(P(2).map(abs, [-2, -3])), list(T(2).map(abs, [-4])))
+    with P() as one: first = list(one.map(abs, [-1]))
+    with P(2) as two: second = list(two.map(abs, [-2, -3]))
+    print(first, second, list(T(2).map(abs, [-4])))
     with Lock(): print(Value('i', 5).value)
     s = shared_memory.SharedMemory(create=True, size=1 << 20); s.buf[0] = 6; print(s.buf[0]); s.close(); s.unlink()
 ";
