@@ -83,6 +83,9 @@ fn a_scaffolded_skill_validates_and_runs() {
     up.shown("starter", "current");
     let ran = up.run("starter", &[]);
     assert_eq!(ran.exit, 0, "{ran}");
+    let elsewhere = up.dir().join("no/such/folder").display().to_string();
+    let made = up.cyberos(&["skill", "scaffold", "starter", "--dir", &elsewhere]);
+    assert!(made.exit == 0 && made.stdout == format!("{elsewhere}/starter\n"), "it makes the folder: {made}");
     let again = up.cyberos(&["skill", "scaffold", "starter", "--dir", up.skills.to_str().unwrap()]);
     assert_eq!(again.exit, 1, "it never overwrites: {again}");
 }

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why there is no new skill. Nothing is left behind.
+/// Why there is no new skill. Nothing of it is left behind.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaffoldError {
     /// `id` cannot be one.
@@ -26,7 +26,7 @@ pub enum ScaffoldError {
     },
 }
 
-/// Writes the skill `id` into `dir/id`, and gives that path.
+/// Writes the skill `id` into `dir/id`, and gives that path. `dir` is made if it is not there.
 pub fn write(id: &str, dir: &Path) -> Result<PathBuf, ScaffoldError> {
     let text = skill_md(id);
     skill::parse(text.as_bytes(), Some(id), &|_| false).map_err(|faults| {
@@ -37,6 +37,11 @@ pub fn write(id: &str, dir: &Path) -> Result<PathBuf, ScaffoldError> {
         io::ErrorKind::AlreadyExists => ScaffoldError::Exists(path.to_owned()),
         _ => ScaffoldError::Io { path: path.to_owned(), error },
     };
+    // Others have to reach it: SkillFS's user reads skills.
+    DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(|e| {
+        let error = if dir.exists() { io::ErrorKind::NotADirectory.into() } else { e };
+        ScaffoldError::Io { path: dir.to_owned(), error }
+    })?;
     DirBuilder::new().mode(0o755).create(&home).map_err(|e| io(&home, e))?;
     for (name, mode, text) in [("SKILL.md", 0o644, text.as_str()), ("main", 0o755, MAIN)] {
         let path = home.join(name);
@@ -122,8 +127,16 @@ mod tests {
             assert!(matches!(write("demo", dir.path()), Err(ScaffoldError::Exists(_))));
             let _ = fs::remove_file(&home).or_else(|_| fs::remove_dir(&home));
         }
-        let missing = dir.path().join("no/such");
-        assert!(matches!(write("demo", &missing), Err(ScaffoldError::Io { .. })));
+    }
+
+    #[test]
+    fn the_folder_of_skills_is_made_if_it_is_missing_and_a_file_in_its_place_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("my/skills");
+        assert_eq!(write("demo", &missing).unwrap(), missing.join("demo"));
+        let file = missing.join("demo/main");
+        let failed = write("demo", &file).unwrap_err().to_string();
+        assert_eq!(failed, format!("{}: not a directory", file.display()));
     }
 
     #[test]
