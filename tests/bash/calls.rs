@@ -59,6 +59,7 @@ fn case_076_environment_directory_and_identity_are_exactly_what_the_rules_say() 
     assert_eq!(
         environment,
         [
+            "GIT_CONFIG_SYSTEM=/etc/gitconfig",
             "GIT_TERMINAL_PROMPT=0",
             "HOME=/tmp",
             "LANG=C.UTF-8",
@@ -68,7 +69,7 @@ fn case_076_environment_directory_and_identity_are_exactly_what_the_rules_say() 
     );
     // What bash sets itself is not from us; the kernel has what we gave.
     let given = bash.prints("reader", "tr '\\0' '\\n' < /proc/$$/environ | wc -l");
-    assert_eq!(given, "5");
+    assert_eq!(given, "6");
     assert_eq!(bash.prints("reader", "pwd; cd; pwd; touch \"$(mktemp)\" && echo ok"), "/tmp\n/tmp\nok");
     let uid = bash.prints("reader", "id -u");
     assert_eq!(

@@ -39,6 +39,23 @@ fn a_granted_repository_can_be_read_and_written_only_with_write() {
     assert!(!repo.join("c").exists() && !bash.dir.join("c").exists());
 }
 
+/// Whichever git it is: one in /usr/local would read no /etc/gitconfig of itself.
+#[test]
+fn a_granted_repository_of_another_user_can_be_read_by_every_git() {
+    let bash = Bash::new();
+    let repo = bash.dir.join("theirs");
+    let commit = "git init -q \"$0\" && cd \"$0\" && echo one > a && git add a && \
+                  git -c user.name=n -c user.email=e@x commit -qm first && chown -R 1000:1000 . && chmod -R go+rX .";
+    let made = std::process::Command::new("sh").args(["-ec", commit]).arg(&repo).status().unwrap();
+    assert!(made.success());
+    for git in ["git", "/usr/bin/git"] {
+        let there = format!("{git} -C {}", repo.display());
+        let seen = bash.run("reader", &format!("{there} status --porcelain && {there} log --format=%s"));
+        assert_eq!((&seen["exit_code"], &seen["stdout"]), (&json!(0), &json!("first\n")), "{git}: {seen}");
+        assert_eq!(seen["stderr"], "", "{git}: {seen}");
+    }
+}
+
 /// Case 58: seen from outside, only the granted directory changes, whatever the command writes to.
 #[test]
 fn case_058_only_what_is_granted_changes_on_the_host() {

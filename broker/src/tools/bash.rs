@@ -28,12 +28,14 @@ use uuid::Uuid;
 const MAX_OUTPUT: usize = 1 << 20;
 /// Longest command line, in bytes: what a plan holds, less room for the other words.
 const MAX_CMD: usize = MAX_WORD_BYTES - 1024;
-/// The whole environment.
-const ENVIRONMENT: [&str; 5] = [
+/// The whole environment. A git with another prefix than /usr reads no /etc/gitconfig unless it is named; there, granted
+/// repositories of other users are declared safe.
+const ENVIRONMENT: [&str; 6] = [
     "HOME=/tmp",
     "TMPDIR=/tmp",
     "LANG=C.UTF-8",
     "GIT_TERMINAL_PROMPT=0",
+    "GIT_CONFIG_SYSTEM=/etc/gitconfig",
     "PATH=/usr/local/bin:/usr/bin:/bin",
 ];
 
