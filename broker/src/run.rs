@@ -294,6 +294,7 @@ async fn begin(
         "uid": uid,
         "sandbox": sandbox,
         "deadline_ms": millis(effort),
+        "memory_mb": grants.limits().memory_mb,
         "not_granted": not_granted,
     });
     let running =

@@ -188,6 +188,7 @@ impl Running {
             "signal": row.signal,
             "duration_ms": row.duration_ms,
             "deadline_ms": self.about["deadline_ms"],
+            "memory_mb": self.about["memory_mb"],
             "last_tool_call": ended.last_call.as_ref().map(|(call, tool)| json!({ "call": call, "tool_name": tool })),
             "stdout_bytes": out.length,
             "stdout_truncated": out.truncated,

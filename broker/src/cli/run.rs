@@ -191,12 +191,24 @@ fn deadline(answer: &Value) -> String {
     )
 }
 
+/// An end by a signal that was not ours. Often it is memory: a failed allocation ends in an abort or a fault.
+fn crashed(answer: &Value) -> String {
+    let signal = output::text(answer, "signal");
+    let memory = match answer["memory_mb"].as_u64() {
+        Some(mb) => {
+            format!("; its memory limit was {mb} MiB (x-memory-mb in its SKILL.md): if it needs more, raise that")
+        }
+        None => String::new(),
+    };
+    format!("the skill was ended by signal {signal}{memory}")
+}
+
 /// A line for an end that the exit status alone does not tell.
 fn explain(exit: u8, answer: &Value) {
     let outcome = answer["outcome"].as_str().unwrap_or_default();
     let say = match outcome {
         "success" | "error" | "" => String::new(),
-        "panic" | "killed" => format!("the skill was ended by signal {}", output::text(answer, "signal")),
+        "panic" | "killed" => crashed(answer),
         "timeout" => deadline(answer),
         "no_connect" => "the skill did not connect to the broker within 60 s".into(),
         "stopped" => "the skill was stopped".into(),
@@ -217,6 +229,17 @@ fn explain(exit: u8, answer: &Value) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_end_by_a_signal_is_told_with_the_limit_that_may_be_its_cause() {
+        assert_eq!(
+            crashed(&json!({"outcome": "killed", "signal": 9, "memory_mb": 100})),
+            "the skill was ended by signal 9; its memory limit was 100 MiB (x-memory-mb in its SKILL.md): \
+             if it needs more, raise that"
+        );
+        // From the ledger's row alone.
+        assert_eq!(crashed(&json!({"outcome": "panic", "signal": 6})), "the skill was ended by signal 6");
+    }
 
     #[test]
     fn the_end_by_a_deadline_is_told_with_its_limit_signals_and_what_to_do() {
