@@ -162,14 +162,17 @@ fn one_byte_beyond_ten_mebibytes_is_marked_truncated() {
 /// Takes a minute, because the limit is one.
 #[test]
 fn a_skill_that_never_connects_is_ended_after_sixty_seconds() {
-    let up =
-        up(&[("mute", "#!/bin/sh\nexec sleep 1000\n"), ("talker", &python("import time\ntime.sleep(70)"))]);
-    // The one beside it connects, and is not ended.
+    let up = up(&[
+        ("mute", "#!/bin/sh\nexec sleep 1000\n"),
+        ("talker", "#!/bin/sh\n/opt/cyberos/bin/cyberos-call --list >/dev/null\nexec sleep 70\n"),
+    ]);
+    // The one beside it does what the message says, and is not ended.
     let talker = up.command(&["skill", "run", "talker"]).spawn().unwrap();
     let begun = Instant::now();
     let ran = up.run("mute", &[]);
     let took = begun.elapsed();
     assert_eq!(ran.exit, 124, "{ran}");
+    assert!(ran.stderr.contains("first call within a minute, e.g. `/opt/cyberos/bin/cyberos-call --list`"), "{ran}");
     assert!(took >= Duration::from_secs(59) && took < Duration::from_secs(65), "{took:?}");
     assert_eq!(up.rows("skill.no_connect").len(), 1);
     assert_eq!(completed(&up)["outcome"], "no_connect");

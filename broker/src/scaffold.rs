@@ -81,7 +81,8 @@ Describe here, for an agent, when to use this skill and what it gives back.
 
 const MAIN: &str = r#"#!/bin/sh
 # Runs in a sandbox: no network, no files but this directory and /tmp. What else it needs it asks the broker for, one
-# tool call at a time; the answer is JSON on standard output.
+# tool call at a time; the answer is JSON on standard output. The first call must come within a minute: what works longer
+# before it needs one begins with `/opt/cyberos/bin/cyberos-call --list >/dev/null`.
 set -eu
 
 echo "hello from $CYBEROS_SKILL_ID"

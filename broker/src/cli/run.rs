@@ -203,6 +203,10 @@ fn crashed(answer: &Value) -> String {
     format!("the skill was ended by signal {signal}{memory}")
 }
 
+/// What a skill has to do that was ended because it made no call (`[2.5]`).
+const NO_CONNECT: &str = "the skill did not connect to the broker within 60 s: a skill must make its first call within \
+                          a minute, e.g. `/opt/cyberos/bin/cyberos-call --list` at its beginning";
+
 /// A line for an end that the exit status alone does not tell.
 fn explain(exit: u8, answer: &Value) {
     let outcome = answer["outcome"].as_str().unwrap_or_default();
@@ -210,7 +214,7 @@ fn explain(exit: u8, answer: &Value) {
         "success" | "error" | "" => String::new(),
         "panic" | "killed" => crashed(answer),
         "timeout" => deadline(answer),
-        "no_connect" => "the skill did not connect to the broker within 60 s".into(),
+        "no_connect" => NO_CONNECT.into(),
         "stopped" => "the skill was stopped".into(),
         "aborted" => "the run was aborted: a part of the runtime died".into(),
         other => format!("the skill ended: {other}"),
