@@ -91,6 +91,12 @@ fn kill_and_look(name: &str, which: usize) {
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert!(ran.exit == 1 || ran.exit == 4 || ran.exit == 137, "{ran}");
     works_again(&up);
+    if name == "cyberos-broker" {
+        let id = socket.split('.').nth(1).unwrap();
+        let wait = format!("skill wait {id}");
+        assert!(ran.exit == 1 && ran.stderr.contains(&wait), "whom to ask for its end: {ran}");
+        assert_eq!(up.cyberos(&["skill", "wait", id]).exit, 1, "aborted");
+    }
     let outcomes: Vec<_> = up
         .rows("skill.invoked_completed")
         .iter()

@@ -172,7 +172,10 @@ fn a_skill_that_never_connects_is_ended_after_sixty_seconds() {
     let ran = up.run("mute", &[]);
     let took = begun.elapsed();
     assert_eq!(ran.exit, 124, "{ran}");
-    assert!(ran.stderr.contains("first call within a minute, e.g. `/opt/cyberos/bin/cyberos-call --list`"), "{ran}");
+    assert!(
+        ran.stderr.contains("first call within a minute, e.g. `/opt/cyberos/bin/cyberos-call --list`"),
+        "{ran}"
+    );
     assert!(took >= Duration::from_secs(59) && took < Duration::from_secs(65), "{took:?}");
     assert_eq!(up.rows("skill.no_connect").len(), 1);
     assert_eq!(completed(&up)["outcome"], "no_connect");

@@ -95,22 +95,30 @@ impl Conversation {
         let mut out = Relay::stdout(self.raw);
         let mut err = Relay::stderr(self.raw);
         let mut started = Value::Null;
+        let mut invocation: Option<String> = None;
         // With --json standard output is the answer's alone, and the skill's goes to standard error.
         let result = loop {
-            match read_frame(&mut from).await? {
-                Some((FrameKind::Stdout, bytes)) if self.json => err.write(&mut std::io::stderr(), &bytes)?,
-                Some((FrameKind::Stdout, bytes)) => {
+            let frame = match (read_frame(&mut from).await, &invocation) {
+                (Ok(Some(frame)), _) => frame,
+                (Ok(None) | Err(_), Some(id)) => break Err(gone(id)),
+                (Ok(None), None) => break Err(Failure::new(4, "the broker went away")),
+                (Err(e), None) => break Err(e.into()),
+            };
+            match frame {
+                (FrameKind::Stdout, bytes) if self.json => err.write(&mut std::io::stderr(), &bytes)?,
+                (FrameKind::Stdout, bytes) => {
                     if out.write(&mut std::io::stdout(), &bytes).is_err() {
                         // Leaving stops the run: nobody reads what it prints any more.
                         return Ok(output::PIPE_CLOSED);
                     }
                 }
-                Some((FrameKind::Stderr, bytes)) => err.write(&mut std::io::stderr(), &bytes)?,
-                Some((FrameKind::Stdin, _)) => drop(took.try_send(())),
-                Some((FrameKind::Json, bytes)) => match parse(&bytes)? {
-                    Tell::Started { invocation, started: about } => {
-                        self.begun(&invocation, &about);
+                (FrameKind::Stderr, bytes) => err.write(&mut std::io::stderr(), &bytes)?,
+                (FrameKind::Stdin, _) => drop(took.try_send(())),
+                (FrameKind::Json, bytes) => match parse(&bytes)? {
+                    Tell::Started { invocation: id, started: about } => {
+                        self.begun(&id, &about);
                         started = about;
+                        invocation = Some(id);
                     }
                     Tell::Item { item } => {
                         if let Some(why) = item["hidden"].as_str().filter(|_| !self.json) {
@@ -120,12 +128,6 @@ impl Conversation {
                     Tell::Done { exit, answer } => break Ok((exit, answer)),
                     Tell::Failed { exit, message, detail } => break Err(Failure { exit, message, detail }),
                 },
-                None => {
-                    break Err(Failure::new(
-                        4,
-                        "the broker went away; the run, if there is one, is being ended",
-                    ));
-                }
             }
         };
         if let Some(task) = feeding {
@@ -153,6 +155,18 @@ impl Conversation {
                 crate::terminal::escape_for_terminal(wish.as_str().unwrap_or_default())
             );
         }
+    }
+}
+
+/// The broker went away during a run, which counts as aborted (`[2.1]`): nobody else could tell its end here.
+fn gone(invocation: &str) -> Failure {
+    Failure {
+        exit: 1,
+        message: format!(
+            "the broker went away during run {invocation}, which is being ended: when the broker is back, \
+             `cyberos skill wait {invocation}` tells how it ended"
+        ),
+        detail: serde_json::json!({ "invocation_id": invocation }),
     }
 }
 
@@ -196,7 +210,9 @@ fn crashed(answer: &Value) -> String {
     let signal = output::text(answer, "signal");
     let memory = match answer["memory_mb"].as_u64() {
         Some(mb) => {
-            format!("; its memory limit was {mb} MiB (x-memory-mb in its SKILL.md): if it needs more, raise that")
+            format!(
+                "; its memory limit was {mb} MiB (x-memory-mb in its SKILL.md): if it needs more, raise that"
+            )
         }
         None => String::new(),
     };
