@@ -142,6 +142,20 @@ fn the_pages_that_a_project_needs_are_there() {
     }
 }
 
+#[test]
+fn a_bench_that_the_page_names_is_there_or_is_said_to_come_later() {
+    let page = read(&root().join("BENCHMARKS.md"));
+    let (_, table) = page.split_once("| bench | ratios |").expect("the table of benches");
+    let mut rows = 0;
+    for line in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let bench = line.split('`').nth(1).expect("a bench's name");
+        let there = root().join(format!("tests/benches/{bench}.rs")).exists();
+        assert_eq!(there, !line.contains("(comes later)"), "{line}");
+        rows += 1;
+    }
+    assert!(rows > 0, "no bench was found: the search is broken");
+}
+
 /// The programs of this workspace, built by this very call: one built earlier would be tested in its old form.
 fn program(name: &str) -> PathBuf {
     let built = cargo(&["build", "--workspace", "--bins", "--locked", "--message-format=json"]);
