@@ -272,6 +272,10 @@ fn faults_are_told_once_before_anything_starts_and_nothing_is_left() {
         ),
         (vec!["--skills".into(), path(&dir.join("absent"))], vec!["not a directory".into()]),
         (vec!["--skills".into(), path(&closed)], vec![path(&closed), "cannot read it".into()]),
+        (
+            vec!["--state".into(), path(&closed.join("new/state"))],
+            vec![path(&closed), "cannot reach it".into()],
+        ),
         (vec!["--state".into(), path(&dir.join("with space"))], vec!["blanks".into()]),
         (
             vec!["--decision-command".into(), "/nonexistent/provider".into()],
@@ -285,7 +289,7 @@ fn faults_are_told_once_before_anything_starts_and_nothing_is_left() {
         assert!(told <= 2, "{args:?}: told {told} times: {ran}");
     }
     assert_eq!(std::fs::read_dir(&skills).unwrap().count(), 0, "no debris among the skills");
-    assert!(!dir.join("with space").exists());
+    assert!(!dir.join("with space").exists() && !closed.join("new").exists());
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -134,8 +134,10 @@ impl Provider {
 
 /// The program's absolute path, resolved once so that a later change of PATH's directories names no other.
 fn find(word: &str, path: &std::ffi::OsStr) -> Result<PathBuf, CommandError> {
+    // access() first: what keeps us from looking at a file is no sign that there is none.
     let executable = |p: &Path| {
-        if p.is_file() { nix::unistd::access(p, AccessFlags::X_OK) } else { Err(nix::errno::Errno::ENOENT) }
+        nix::unistd::access(p, AccessFlags::X_OK)?;
+        if p.is_file() { Ok(()) } else { Err(nix::errno::Errno::EACCES) }
     };
     if word.contains('/') {
         let program = PathBuf::from(word);
@@ -157,6 +159,7 @@ fn find(word: &str, path: &std::ffi::OsStr) -> Result<PathBuf, CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::errno::Errno;
     use std::os::unix::fs::PermissionsExt;
 
     struct Script {
@@ -265,7 +268,15 @@ mod tests {
         assert!(matches!(configure(" \t "), Err(CommandError::Empty)));
         assert!(matches!(configure("./x y"), Err(CommandError::Relative(_))));
         assert!(matches!(configure("no-such-program-here"), Err(CommandError::NotInPath(_))));
-        assert!(matches!(configure("/etc/passwd"), Err(CommandError::NotExecutable(..))));
+        for (command, said) in [
+            ("/etc/passwd", Errno::EACCES),
+            ("/etc", Errno::EACCES),
+            ("/etc/passwd/below", Errno::ENOTDIR),
+            ("/nonexistent/program", Errno::ENOENT),
+        ] {
+            let refused = configure(command);
+            assert!(matches!(refused, Err(CommandError::NotExecutable(_, e)) if e == said), "{command}");
+        }
         assert!(configure("sh").unwrap().program.is_absolute());
     }
 }

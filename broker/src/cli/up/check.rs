@@ -1,7 +1,7 @@
 //! What an `up` refuses before it starts anything: paths that cannot work, and a configuration with faults, each told
 //! once and as the operator wrote it.
 
-use super::place::{Place, Users, take_off_dead_views};
+use super::place::{Ids, Place, Users, take_off_dead_views};
 use super::{Up, demoted};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -37,22 +37,26 @@ impl Up {
                 state.display()
             );
         }
+        if let Some((_, state)) = real.iter().find(|(option, _)| *option == "--state") {
+            // What is not there yet is made so that everybody can pass through it.
+            let there = state.ancestors().find(|dir| dir.exists()).unwrap_or(state);
+            for (whose, ids) in [("the broker", users.broker), ("SkillFS", users.skillfs)] {
+                if !allowed(ids, users, &["-x"], there)? {
+                    bail!(
+                        "--state {}: the user of {whose} (uid {}) cannot reach it: chmod o+x {} and each directory above \
+                         it, or choose another directory",
+                        state.display(),
+                        ids.uid,
+                        there.display()
+                    );
+                }
+            }
+        }
         let Some((_, skills)) = real.iter().find(|(option, _)| *option == "--skills") else { return Ok(()) };
         if !skills.is_dir() {
             bail!("--skills {}: not a directory", skills.display());
         }
-        let mut look = demoted(Some(users.skillfs), &[users.link.as_raw()]);
-        look.extend([
-            "/usr/bin/test".into(),
-            "-r".into(),
-            skills.display().to_string(),
-            "-a".into(),
-            "-x".into(),
-            skills.display().to_string(),
-        ]);
-        let readable =
-            std::process::Command::new(&look[0]).args(&look[1..]).status().context("cannot run setpriv")?;
-        if !readable.success() {
+        if !allowed(users.skillfs, users, &["-r", "-x"], skills)? {
             bail!(
                 "--skills {0}: SkillFS's user (uid {1}) cannot read it: chmod o+rx {0}, and o+x each directory above it",
                 skills.display(),
@@ -84,6 +88,19 @@ impl Up {
         }
         Ok(())
     }
+}
+
+/// Whether a daemon's user may do with `dir` all that `tests` of test(1) say.
+fn allowed(ids: Ids, users: &Users, tests: &[&str], dir: &Path) -> Result<bool> {
+    for test in tests {
+        let mut look = demoted(Some(ids), &[users.link.as_raw()]);
+        look.extend(["/usr/bin/test".into(), (*test).into()]);
+        let status = std::process::Command::new(&look[0]).args(&look[1..]).arg(dir).status();
+        if !status.context("cannot run setpriv")?.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Makes or takes an empty directory for the view: it would hide whatever else is there.
