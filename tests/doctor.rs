@@ -62,7 +62,9 @@ fn every_line_says_what_it_is_and_the_exit_status_counts_what_is_missing() {
         assert!(!c["found"].as_str().unwrap().is_empty(), "{c}");
     }
     let count = |state| checks.iter().filter(|c| c["state"] == state).count();
-    assert_eq!((&answer["weak"], &answer["missing"]), (&json!(count("weak")), &json!(count("missing"))));
+    for counted in ["weak", "missing", "skipped"] {
+        assert_eq!(answer[counted], count(counted), "{counted}");
+    }
     assert_eq!(exit, i32::from(count("missing") > 0), "{answer:#}");
     // For a person the same lines.
     let shown =
@@ -134,9 +136,30 @@ fn without_root_it_says_what_could_not_be_tried() {
         .arg(&program)
         .args(["--socket", "/nonexistent/s", "--json", "doctor"]));
     std::fs::remove_dir_all(&dir).unwrap();
-    assert_eq!((exit, state(&answer, "sandbox")), (0, "weak"), "{answer:#}");
+    assert_eq!((exit, state(&answer, "sandbox")), (0, "skipped"), "{answer:#}");
     assert!(check(&answer, "sandbox")["do"].as_str().unwrap().contains("as root"));
     assert_eq!(state(&answer, "openat2"), "ok");
+}
+
+#[test]
+fn who_is_no_operator_is_told_so_and_not_to_start_a_broker_that_runs() {
+    let _one = nothing_else();
+    let up = Up::new(|source| drop(Skill::default().write(source)));
+    let program = up.dir().join("cyberos");
+    support::binaries::copy("cyberos", &program);
+    let (_, answer) = ask(Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(&program)
+        .arg("--socket")
+        .arg(up.socket())
+        .args(["--json", "doctor"]));
+    let broker = check(&answer, "broker");
+    assert_eq!(broker["state"], "skipped", "{broker}");
+    assert!(broker["found"].as_str().unwrap().contains("not an operator"), "{broker}");
+    assert!(!broker["do"].as_str().unwrap().contains("start"), "{broker}");
+    // Where none runs, that is what to do.
+    let (_, answer) = alone();
+    assert!(check(&answer, "broker")["do"].as_str().unwrap().contains("start cyberos-broker"));
 }
 
 #[test]

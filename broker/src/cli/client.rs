@@ -11,6 +11,11 @@ use std::path::{Path, PathBuf};
 /// Where the packaged broker listens.
 const DEFAULT_SOCKET: &str = "/run/cyberos/broker.sock";
 
+/// `detail.reason` of a [`Failure`]: nobody listens at the socket.
+pub const NO_BROKER: &str = "no_broker";
+/// `detail.reason` of a [`Failure`]: the socket is not for whoever asks.
+pub const NOT_AN_OPERATOR: &str = "not_an_operator";
+
 /// A command that did not go well: what it exits with and what it says.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -49,7 +54,7 @@ pub fn socket_path(given: Option<&Path>) -> PathBuf {
 /// Connects and puts the question.
 pub async fn open(socket: &Path, ask: Ask) -> Result<Stream, Failure> {
     let unreachable = |e: std::io::Error| {
-        let why = match e.kind() {
+        let (reason, why) = match e.kind() {
             std::io::ErrorKind::PermissionDenied => {
                 let group = std::fs::metadata(socket)
                     .ok()
@@ -58,14 +63,20 @@ pub async fn open(socket: &Path, ask: Ask) -> Result<Stream, Failure> {
                         nix::unistd::Group::from_gid(gid.into()).ok().flatten().map(|g| g.name)
                     })
                     .unwrap_or_else(|| "cyberos".into());
-                format!("you are not an operator: ask an administrator to add you to group '{group}'")
+                let why = format!("you are not an operator: ask an administrator to add you to group '{group}'");
+                (Some(NOT_AN_OPERATOR), why)
             }
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
-                "no broker listens there: start the service, or 'cyberos up', or name the socket with --socket".into()
-            }
-            _ => e.to_string(),
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => (
+                Some(NO_BROKER),
+                "no broker listens there: start the service, or 'cyberos up', or name the socket with --socket".into(),
+            ),
+            _ => (None, e.to_string()),
         };
-        Failure::new(4, format!("cannot reach the broker at {}: {why}", socket.display()))
+        Failure {
+            exit: 4,
+            message: format!("cannot reach the broker at {}: {why}", socket.display()),
+            detail: reason.map_or(Value::Null, |reason| serde_json::json!({ "reason": reason })),
+        }
     };
     let name = socket.to_fs_name::<GenericFilePath>().map_err(unreachable)?;
     let mut stream = Stream::connect(name).await.map_err(unreachable)?;

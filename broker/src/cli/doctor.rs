@@ -12,7 +12,7 @@ mod kernel;
 mod site;
 mod trial;
 
-use super::client::{Failure, ask};
+use super::client::{Failure, NO_BROKER, NOT_AN_OPERATOR, ask};
 use super::{Context, output};
 use crate::config::Config;
 use crate::operator::Ask;
@@ -37,6 +37,8 @@ enum State {
     Weak,
     /// It does not run, or not as it should.
     Missing,
+    /// It was not looked at; that is no fault of the machine's.
+    Skipped,
 }
 
 impl State {
@@ -45,6 +47,7 @@ impl State {
             State::Ok => "ok",
             State::Weak => "weak",
             State::Missing => "missing",
+            State::Skipped => "skipped",
         }
     }
 }
@@ -87,6 +90,15 @@ impl Finding {
         Finding { state: State::Missing, ..Finding::weak(check, found, weakens, remedy) }
     }
 
+    fn skipped(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        weakens: &str,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Finding { state: State::Skipped, ..Finding::weak(check, found, weakens, remedy) }
+    }
+
     fn json(&self) -> Value {
         json!({
             "check": self.check, "state": self.state.as_str(), "found": self.found,
@@ -116,13 +128,13 @@ impl Doctor {
         trial::run(&subject, &mut findings).await;
         site::look(&subject, &mut findings);
         let count = |state| findings.iter().filter(|f| f.state == state).count();
-        let (weak, missing) = (count(State::Weak), count(State::Missing));
+        let (weak, missing, skipped) = (count(State::Weak), count(State::Missing), count(State::Skipped));
         if context.json {
             let checks: Vec<Value> = findings.iter().map(Finding::json).collect();
-            output::json(&json!({"checks": checks, "weak": weak, "missing": missing}));
+            output::json(&json!({"checks": checks, "weak": weak, "missing": missing, "skipped": skipped}));
         } else {
             print(&findings);
-            println!("{} checks: {weak} weak, {missing} missing", findings.len());
+            println!("{} checks: {weak} weak, {missing} missing, {skipped} skipped", findings.len());
         }
         Ok(u8::from(missing > 0))
     }
@@ -169,14 +181,34 @@ impl Doctor {
                     ));
                 }
             }
-            Err(e) => findings.push(Finding::weak(
-                "broker",
-                e.message,
-                "no skill runs; the checks below are made without it",
-                "start cyberos-broker, or run 'cyberos up'",
-            )),
+            Err(e) => findings.push(no_answer(e)),
         }
         subject
+    }
+}
+
+/// What it means that no broker answers, and what to do: that depends on why.
+fn no_answer(e: Failure) -> Finding {
+    const CHECK: &str = "broker";
+    match e.detail["reason"].as_str() {
+        Some(NOT_AN_OPERATOR) => Finding::skipped(
+            CHECK,
+            e.message,
+            "whether it runs, and how, is not known; the checks below are made without its word",
+            "as the line says (a new group counts from the next login), or run 'cyberos doctor' as root",
+        ),
+        Some(NO_BROKER) => Finding::weak(
+            CHECK,
+            e.message,
+            "no skill runs; the checks below are made without it",
+            "start cyberos-broker, or run 'cyberos up'",
+        ),
+        _ => Finding::weak(
+            CHECK,
+            e.message,
+            "skills may not run; the checks below are made without it",
+            "see what the line says, and the broker's log",
+        ),
     }
 }
 
