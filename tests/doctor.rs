@@ -163,6 +163,40 @@ fn who_is_no_operator_is_told_so_and_not_to_start_a_broker_that_runs() {
 }
 
 #[test]
+fn each_directory_that_the_configuration_grants_is_tried_and_it_is_said_when_there_is_none() {
+    let _one = nothing_else();
+    let (_, answer) = alone();
+    let none = !Path::new("/etc/cyberos/cyberos.yaml").exists();
+    let checks = answer["checks"].as_array().unwrap();
+    assert_eq!(checks.iter().any(|c| c["check"] == "grants" && c["state"] == "skipped"), none, "{answer:#}");
+
+    let dir = reachable_dir("cyberos-doctor-test-");
+    for name in ["over", "plain"] {
+        std::fs::create_dir(dir.join(name)).unwrap();
+    }
+    let config = dir.join("cyberos.yaml");
+    let grants = "grants:\n  default:\n    files: [DIR/plain, DIR/plain/*.md]\n  skills:\n    demo:\n      \
+                  files: [DIR/over/**, DIR/absent/**, /**]\n";
+    let text = format!("work: DIR/none\n{grants}").replace("DIR", dir.to_str().unwrap());
+    std::fs::write(&config, text).unwrap();
+    let prepare = format!(
+        "mount -t tmpfs none {0}/plain; mount -t tmpfs none {0}/over; cd {0}/over; mkdir l u w; mount -t overlay -o lowerdir=l,upperdir=u,workdir=w none {0}/over; cd /",
+        dir.display()
+    );
+    let (_, answer) = ask(elsewhere(&prepare)
+        .args(["--socket", "/nonexistent/s", "--json", "doctor", "--config"])
+        .arg(&config));
+    let tried = |name: &str| check(&answer, &format!("idmap {}/{name}", dir.display())).clone();
+    assert_eq!(tried("plain")["state"], "ok", "{answer:#}");
+    let over = tried("over");
+    assert!(over["state"] == "weak" && over["found"].as_str().unwrap().contains("overlay"), "{over}");
+    let checks = answer["checks"].as_array().unwrap();
+    let about = |c: &&Value| c["check"].as_str().unwrap().starts_with("idmap ") || c["check"] == "grants";
+    assert_eq!(checks.iter().filter(about).count(), 2, "{answer:#}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn what_is_taken_away_is_found() {
     let _one = nothing_else();
     let socket = ["--socket", "/nonexistent/s", "--json", "doctor"];

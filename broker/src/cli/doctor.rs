@@ -14,7 +14,8 @@ mod trial;
 
 use super::client::{Failure, NO_BROKER, NOT_AN_OPERATOR, ask};
 use super::{Context, output};
-use crate::config::Config;
+use crate::config::{Allow, Config, DEFAULT_PATH, GrantTable};
+use crate::glob::Pattern;
 use crate::operator::Ask;
 use crate::terminal::escape_for_terminal;
 use clap::Args;
@@ -116,6 +117,8 @@ struct Subject {
     sources: Vec<PathBuf>,
     /// The directory that the default grants give.
     work: PathBuf,
+    /// The directories of the configuration's grants that Bash would get; none when no configuration was looked at.
+    grants: Option<Vec<PathBuf>>,
     /// Whether a broker answered.
     running: bool,
 }
@@ -140,8 +143,12 @@ impl Doctor {
     }
 
     async fn subject(&self, socket: &Path, findings: &mut Vec<Finding>) -> Subject {
-        let config = match Config::load(self.config.as_deref()) {
-            Ok(config) => config,
+        let there = self.config.is_some() || Path::new(DEFAULT_PATH).exists();
+        let (config, grants) = match Config::load(self.config.as_deref()) {
+            Ok(config) => {
+                let grants = there.then(|| directories(&config.grants));
+                (config, grants)
+            }
             Err(e) => {
                 findings.push(Finding::missing(
                     "configuration",
@@ -149,13 +156,14 @@ impl Doctor {
                     "the broker does not start with it",
                     "mend it; every key is explained in the file that is shipped",
                 ));
-                Config::default()
+                (Config::default(), None)
             }
         };
         let mut subject = Subject {
             state: config.state.clone(),
             sources: config.sources.clone(),
             work: config.work.clone(),
+            grants,
             running: false,
         };
         match ask(socket, Ask::Status {}).await {
@@ -185,6 +193,20 @@ impl Doctor {
         }
         subject
     }
+}
+
+/// What the file grants of `[4.6]`'s two forms name, in the order in which they are tried. Bash gets nothing of others.
+fn directories(grants: &GrantTable) -> Vec<PathBuf> {
+    let sets = std::iter::once(&grants.default).chain(grants.skills.values());
+    let rules = sets.filter_map(|set| match &set.files.as_ref()?.allow {
+        Allow::Only(patterns) => Some(patterns),
+        Allow::Requested => None,
+    });
+    let literal = |pattern: &Pattern| {
+        let text = pattern.as_str().strip_suffix("/**").unwrap_or(pattern.as_str());
+        Pattern::new(text).is_ok_and(|p| p.is_literal()).then(|| PathBuf::from(text))
+    };
+    rules.flatten().filter_map(literal).collect()
 }
 
 /// What it means that no broker answers, and what to do: that depends on why.

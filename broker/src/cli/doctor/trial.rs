@@ -1,9 +1,11 @@
 //! A real sandbox, made by a helper of our own with a ceiling of its own, and what it reports: the only word on what
-//! this kernel enforces (`[10.6]`). It runs /bin/true, and each directory that is granted by default is bound once.
+//! this kernel enforces (`[10.6]`). It runs /bin/true, and each directory that is granted, by default or by
+//! the configuration, is bound once.
 
 use super::super::up::place::{Ids, Users};
 use super::super::up::{helper_program, supervise};
 use super::{Finding, Subject};
+use crate::config::DEFAULT_PATH;
 use anyhow::{Context, Result, bail};
 use cyberos_proto::ids::InvocationId;
 use cyberos_proto::link::{Link, Wait};
@@ -23,6 +25,8 @@ use uuid::Uuid;
 
 /// How long the helper may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Directories of the configuration's grants that are tried.
+const MOST_GRANTS: usize = 16;
 /// The ABI from which on Landlock has scopes.
 const SCOPES: u8 = 6;
 
@@ -71,11 +75,9 @@ async fn tried(subject: &Subject, findings: &mut Vec<Finding>) -> Result<()> {
     let place = Place::make()?;
     let at = |name: &str| place.0.join(name);
     let broker = Users::find()?.broker;
-    let granted = subject.work.is_dir().then(|| subject.work.canonicalize()).transpose()?;
-    let mut ceiling = format!("broker_uid {}\nroot sealed {}\n", broker.uid, at("sealed").display());
-    if let Some(dir) = &granted {
-        ceiling.push_str(&format!("root grant {}\n", dir.display()));
-    }
+    let granted = granted(subject, findings);
+    let ceiling =
+        format!("broker_uid {}\nroot sealed {}\nroot grant /\n", broker.uid, at("sealed").display());
     std::fs::write(at("ceiling"), ceiling)?;
     let listener: OwnedFd = cyberos_proto::link::listen(&at("socket"))?;
     chown(&at("socket"), Some(broker.uid), None)?;
@@ -85,12 +87,14 @@ async fn tried(subject: &Subject, findings: &mut Vec<Finding>) -> Result<()> {
     let mut helper = command.stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn()?;
     let socket = at("socket");
     let sealed = open(&at("sealed/skill"), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
-    let dir = granted.clone();
+    let dirs = granted.clone();
     // The link's answers are waited for on a thread of their own; a helper that ends ends it too.
     let asking = tokio::task::spawn_blocking(move || -> Result<_> {
         let link = connect(&socket, broker)?;
         let plain = spawn(&link, &sealed, None)?;
-        Ok((plain, dir.map(|dir| spawn(&link, &sealed, Some(&dir))).transpose()?))
+        let with_grant =
+            dirs.iter().map(|dir| spawn(&link, &sealed, Some(dir))).collect::<Result<Vec<_>>>()?;
+        Ok((plain, with_grant))
     });
     let answers = tokio::select! {
         status = helper.wait() => Err(anyhow::anyhow!("the helper ended: {}", status?)),
@@ -104,7 +108,7 @@ async fn tried(subject: &Subject, findings: &mut Vec<Finding>) -> Result<()> {
         Some(last) => e.context(last.to_owned()),
         None => e,
     };
-    let (plain, with_grant) = answers.map_err(said)?;
+    let (plain, with_grants) = answers.map_err(said)?;
     match plain {
         Ok(report) => {
             let words: Vec<_> = report.enforced.iter().map(|f| f.as_str()).collect();
@@ -119,10 +123,39 @@ async fn tried(subject: &Subject, findings: &mut Vec<Finding>) -> Result<()> {
             "give this machine or container what the line names (CAP_SYS_ADMIN, namespaces, seccomp)",
         )),
     }
-    if let (Some(dir), Some(answer)) = (granted, with_grant) {
-        findings.push(grant(&dir, answer));
-    }
+    findings.extend(granted.iter().zip(with_grants).map(|(dir, answer)| grant(dir, answer)));
     Ok(())
+}
+
+/// The real names of the directories to be tried: the one that the default grants give, and those that the
+/// configuration grants. What is not there, and what no plan can name, is left out.
+fn granted(subject: &Subject, findings: &mut Vec<Finding>) -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for dir in std::iter::once(&subject.work).chain(subject.grants.iter().flatten()) {
+        let Ok(dir) = dir.canonicalize() else { continue };
+        let named = dir.parent().is_some() && dir.to_str().is_some_and(|text| SandboxPath::new(text).is_ok());
+        if named && dir.is_dir() && !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+    }
+    let most = MOST_GRANTS + usize::from(subject.work.is_dir());
+    if subject.grants.is_none() {
+        findings.push(Finding::skipped(
+            "grants",
+            format!("not looked at: no configuration was read (the packaged one is {DEFAULT_PATH})"),
+            "if the broker has a configuration, whether Bash can be given what it grants is not known",
+            "name it: cyberos doctor --config FILE",
+        ));
+    } else if dirs.len() > most {
+        findings.push(Finding::skipped(
+            "grants",
+            format!("{} of the directories that the configuration grants were not tried", dirs.len() - most),
+            "whether Bash can be given them is not known",
+            "try them with a configuration that grants fewer: cyberos doctor --config FILE",
+        ));
+    }
+    dirs.truncate(most);
+    dirs
 }
 
 /// Connects as the broker's user, the only one whom the helper of the trial serves.
