@@ -160,10 +160,14 @@ fn assemble(filters: &[Filter], arch: &str) -> Outcome<BpfProgram> {
         parts.push(bodies);
     }
     let numbers: BTreeSet<u32> = parts.iter().flat_map(BTreeMap::keys).copied().collect();
-    let all: Vec<_> = numbers
-        .into_iter()
-        .map(|n| (n, join(parts.iter().filter_map(|part| part.get(&n).cloned()).collect())))
-        .collect();
+    let mut all: Vec<Run> = Vec::new();
+    for n in numbers {
+        let body = join(parts.iter().filter_map(|part| part.get(&n).cloned()).collect());
+        match all.last_mut() {
+            Some(run) if run.last + 1 == n && run.body == body => run.last = n,
+            _ => all.push(Run { first: n, last: n, body }),
+        }
+    }
     head.extend(search(&all, &end)?);
     Ok(head)
 }
@@ -185,23 +189,36 @@ fn bits(rule: &Value, action: &Value) -> Outcome<BpfProgram> {
     Ok(program)
 }
 
-fn search(calls: &[(u32, BpfProgram)], end: &[sock_filter]) -> Outcome<BpfProgram> {
+/// Calls of neighbouring numbers about which the same is decided.
+struct Run {
+    first: u32,
+    last: u32,
+    body: BpfProgram,
+}
+
+fn search(calls: &[Run], end: &[sock_filter]) -> Outcome<BpfProgram> {
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let middle = calls.len() / 2;
     let mut program = BpfProgram::new();
     match calls {
         [] => program.extend_from_slice(end),
-        [(number, body)] => {
-            program.push(instruction(EQUAL, 0, u8::try_from(body.len())?, *number));
+        [Run { first, last, body }] => {
+            let past = u8::try_from(body.len())?;
+            if first == last {
+                program.push(instruction(EQUAL, 0, past, *first));
+            } else {
+                program.push(instruction(AT_LEAST, past + 1, 0, *last + 1));
+                program.push(instruction(AT_LEAST, 0, past, *first));
+            }
             program.extend_from_slice(body);
             program.extend_from_slice(end);
         }
         _ => {
             let lower = search(&calls[..middle], end)?;
             match u8::try_from(lower.len()) {
-                Ok(length) => program.push(instruction(AT_LEAST, length, 0, calls[middle].0)),
+                Ok(length) => program.push(instruction(AT_LEAST, length, 0, calls[middle].first)),
                 Err(_) => {
-                    program.push(instruction(AT_LEAST, 0, 1, calls[middle].0));
+                    program.push(instruction(AT_LEAST, 0, 1, calls[middle].first));
                     program.push(instruction(JUMP, 0, 0, u32::try_from(lower.len())?));
                 }
             }
