@@ -240,7 +240,7 @@ impl Session<'_> {
     /// If the last process of a sandbox ends in time: tells the peer how its program ended, and lets go of the rest.
     fn ended(&mut self, invocation: InvocationId, limit: Duration) -> Result<(), String> {
         let init = self.made.holdings.fd(Thing::Sandbox(invocation));
-        if init.is_some_and(|init| !spawn::reap(init, limit)) {
+        if init.is_some_and(|init| !sys::readable(init, limit)) {
             return Ok(());
         }
         let Some(held) = self.made.invocations.get_mut(&invocation) else { return Ok(()) };
@@ -255,6 +255,7 @@ impl Session<'_> {
             self.made.networks.push(sandbox.network);
             self.tell(&FromHelper::Event(Event::Exited { invocation, exit }), &[])?;
         }
+        self.made.holdings.fd(Thing::Sandbox(invocation)).map(|init| spawn::reap(init, Duration::ZERO));
         self.made.holdings.drop(&self.notes, Thing::Sandbox(invocation));
         if released {
             self.free(invocation);
