@@ -22,7 +22,7 @@ async def main():
 if __name__=='__main__':
   asyncio.run(main())
   print(subprocess.run('ls /usr | grep lib$ | sort | head -1',shell=True,capture_output=True,text=True).stdout.strip())
-  print(list(P(2).map(abs,[-1])))
+  with P(2) as p: print(list(p.map(abs,[-1])))
   t=threading.Thread(target=lambda:print(5)); t.start(); t.join()
   with tempfile.NamedTemporaryFile() as f: print(f.name.startswith('/tmp/'))
   print(pwd.getpwuid(os.getuid()).pw_dir, os.path.expanduser('~'))
