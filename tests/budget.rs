@@ -29,7 +29,9 @@ const NOT_YET: &[(&str, &str)] =
     &[("url", "the HTTP tools [4.5]"), ("opentelemetry", "exporting spans and metrics [8.3]")];
 
 const HELPER_MAX_CRATES: usize = 18;
-const HELPER_MAX_LINES: usize = 2000;
+/// Of all that is ours and that only root runs, the build script included and tests left out. It is there to be read in
+/// one evening: a clear line more is better than a clever one less.
+const HELPER_MAX_LINES: usize = 4000;
 
 /// The crates that `package` links, by name and version, itself included; proc-macros run in the compiler and don't count.
 fn linked(package: &str) -> BTreeSet<String> {
@@ -119,8 +121,12 @@ fn the_root_part_links_little_and_nothing_that_parses() {
 
 #[test]
 fn the_root_part_is_short() {
-    let lines: usize = files("priv-helper/src", &[".rs"]).iter().map(|f| read(f).lines().count()).sum();
-    assert!(lines < HELPER_MAX_LINES, "{lines} lines with comments; under {HELPER_MAX_LINES} is the rule");
+    let sources = files("priv-helper", &[".rs"]);
+    assert!(sources.iter().any(|f| f.ends_with("build.rs")), "the build script decides what the filters are");
+    let tests = |name: &str| name.ends_with("/tests.rs") || name.ends_with("_tests.rs");
+    let ours = sources.iter().filter(|f| !tests(&source::shown(f)));
+    let lines: usize = ours.map(|f| read(f).lines().count()).sum();
+    assert!(lines <= HELPER_MAX_LINES, "{lines} lines with comments; {HELPER_MAX_LINES} can be read in an evening");
 }
 
 #[test]
