@@ -126,7 +126,10 @@ fn the_root_part_is_short() {
     let tests = |name: &str| name.ends_with("/tests.rs") || name.ends_with("_tests.rs");
     let ours = sources.iter().filter(|f| !tests(&source::shown(f)));
     let lines: usize = ours.map(|f| read(f).lines().count()).sum();
-    assert!(lines <= HELPER_MAX_LINES, "{lines} lines with comments; {HELPER_MAX_LINES} can be read in an evening");
+    assert!(
+        lines <= HELPER_MAX_LINES,
+        "{lines} lines with comments; {HELPER_MAX_LINES} can be read in an evening"
+    );
 }
 
 #[test]

@@ -2,24 +2,23 @@
 //! that call the library; a run's connection stays for its output, and an operator who leaves a run that he waits
 //! for stops it. It decides nothing about calls.
 
+mod listen;
 mod relay;
 
+pub use self::listen::listen;
 use self::relay::relay;
 use crate::approvals::{Approval, Wishes};
 use crate::operator::{Ask, FrameKind, Question, Tell, VERSION, read_frame, write_json};
 use crate::run::{NotRun, Wanted};
 use crate::running::Running;
 use crate::service::{Broker, skill_json};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use cyberos_proto::ids::{InvocationId, SkillName};
 use interprocess::local_socket::tokio::{Listener, Stream as Connection};
 use interprocess::local_socket::traits::StreamCommon as _;
 use interprocess::local_socket::traits::tokio::Listener as _;
-use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
-use interprocess::os::unix::local_socket::ListenerOptionsExt;
 use nix::unistd::User;
 use serde_json::{Value, json};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,26 +26,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
-/// Uids of sandboxes, all instances' (`[10.3]`); none of them is ever an operator (`[7.2]`).
-const LEASED: std::ops::RangeInclusive<u32> = 1_900_000_000..=1_900_065_535;
 /// How long a question may take to arrive.
 const QUESTION_LIMIT: Duration = Duration::from_secs(10);
-
-/// Listens at `path` (mode 0660; the group comes from the directory).
-pub fn listen(path: &Path) -> Result<Listener> {
-    let name = path.to_fs_name::<GenericFilePath>()?;
-    // A socket that someone serves is not replaced; one that is left over is.
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        anyhow::bail!("another broker listens at {}", path.display());
-    }
-    let act = || -> std::io::Result<Listener> {
-        let listener = ListenerOptions::new().name(name).mode(0o660).try_overwrite(true).create_tokio()?;
-        // The umask has taken bits off; nobody but this user and root can put another file there meanwhile.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-        Ok(listener)
-    };
-    act().with_context(|| format!("cannot listen at {}", path.display()))
-}
 
 /// Serves until the task is dropped.
 pub async fn serve(broker: Arc<Broker>, listener: Listener) {
@@ -78,7 +59,7 @@ async fn converse(broker: &Arc<Broker>, connection: Connection) -> std::io::Resu
         _ => return Ok(()),
     };
     // Only now, so that whoever is refused has sent all and reads why.
-    let Some(uid) = uid.filter(|uid| !LEASED.contains(uid)) else {
+    let Some(uid) = uid.filter(|uid| !broker.helper.leases(*uid)) else {
         return write_json(&mut to, &failed(4, "a sandbox is not an operator".into())).await;
     };
     let ask = match question {

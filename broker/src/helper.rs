@@ -7,8 +7,10 @@ use cyberos_proto::link::{Link, LinkError, Wait};
 use cyberos_proto::message::{Event, Exit, FromHelper, Message, Refusal, Reply, Request, Signal};
 use cyberos_proto::plan::{SandboxReport, SpawnPlan};
 use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -17,6 +19,8 @@ use tokio::time::Instant;
 
 /// How long a request may go unanswered before the link counts as dead. The helper's own limit for a spawn is 10 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// The packaged ceiling's uids of sandboxes, all instances' (`[10.3]`).
+const PACKAGED_UIDS: RangeInclusive<u32> = 1_900_000_000..=1_900_065_535;
 /// How long a request waits for a link to come back.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -61,16 +65,29 @@ struct Asked {
 pub struct Helper {
     path: PathBuf,
     ask: mpsc::Sender<Asked>,
+    uids: Arc<Mutex<Vec<RangeInclusive<u32>>>>,
 }
 
 impl Helper {
     /// Starts the task; it connects to the socket at `path` at the first request.
     pub fn new(path: &Path) -> Self {
         let (ask, asked) = mpsc::channel(64);
-        tokio::spawn(
-            Owner { path: path.to_owned(), asked, waiting: VecDeque::new(), exits: HashMap::new() }.run(),
-        );
-        Helper { path: path.to_owned(), ask }
+        let uids = Arc::new(Mutex::new(vec![PACKAGED_UIDS]));
+        let owner = Owner {
+            path: path.to_owned(),
+            asked,
+            waiting: VecDeque::new(),
+            exits: HashMap::new(),
+            uids: Arc::clone(&uids),
+        };
+        tokio::spawn(owner.run());
+        Helper { path: path.to_owned(), ask, uids }
+    }
+
+    /// Whether a sandbox may have this uid: one of the packaged range, or of a ceiling that the helper has told of. It
+    /// tells when a link is made, so before there is any sandbox.
+    pub fn leases(&self, uid: u32) -> bool {
+        self.uids.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|range| range.contains(&uid))
     }
 
     async fn ask(
@@ -90,6 +107,11 @@ impl Helper {
 
     fn unexpected(&self, reply: &Reply) -> HelperError {
         HelperError::Gone { path: self.path.clone(), why: format!("unexpected answer {reply:?}") }
+    }
+
+    /// Makes the link, which tells which uids sandboxes have here.
+    pub async fn reach(&self) -> Result<(), HelperError> {
+        self.ask(Request::Describe, vec![], None).await.map(drop)
     }
 
     /// Leases a uid and makes the invocation's socket: the uid, and the listening descriptor.
@@ -134,6 +156,7 @@ struct Owner {
     asked: mpsc::Receiver<Asked>,
     waiting: VecDeque<(oneshot::Sender<Answer>, Instant)>,
     exits: HashMap<InvocationId, oneshot::Sender<Exit>>,
+    uids: Arc<Mutex<Vec<RangeInclusive<u32>>>>,
 }
 
 type HelperLink = AsyncFd<Link<Request, FromHelper>>;
@@ -189,8 +212,13 @@ impl Owner {
 
     /// Serves one link until it is lost (why) or nobody asks any more (none).
     async fn serve(&mut self, link: &HelperLink, first: Asked) -> Option<String> {
-        if let Err(why) = self.send(link, first).await {
-            return Some(why);
+        // Answers come in order, so the uids are known before the first of them is leased.
+        let (answer, _nobody_waits) = oneshot::channel();
+        let describe = Asked { request: Request::Describe, descriptors: Vec::new(), exit: None, answer };
+        for asked in [describe, first] {
+            if let Err(why) = self.send(link, asked).await {
+                return Some(why);
+            }
         }
         loop {
             let limit = self.waiting.front().map(|(_, since)| *since + ANSWER_LIMIT);
@@ -207,10 +235,13 @@ impl Owner {
                             let _ = tell.send(exit);
                         }
                     }
-                    Ok((FromHelper::Reply(reply), descriptors)) => match self.waiting.pop_front() {
-                        Some((answer, _)) => drop(answer.send(Ok((reply, descriptors)))),
-                        None => return Some("an answer to nothing".into()),
-                    },
+                    Ok((FromHelper::Reply(reply), descriptors)) => {
+                        self.note(&reply);
+                        match self.waiting.pop_front() {
+                            Some((answer, _)) => drop(answer.send(Ok((reply, descriptors)))),
+                            None => return Some("an answer to nothing".into()),
+                        }
+                    }
                     Err(e) => return Some(e.to_string()),
                 },
                 asked = self.asked.recv() => match asked {
@@ -218,6 +249,16 @@ impl Owner {
                     None => return None,
                 },
                 () = limit_over => return Some(format!("no answer within {} s", ANSWER_LIMIT.as_secs())),
+            }
+        }
+    }
+
+    /// Notes which uids sandboxes have, for [`Helper::leases`].
+    fn note(&self, reply: &Reply) {
+        if let Reply::Described { uids: (first, last) } = *reply {
+            let mut known = self.uids.lock().unwrap_or_else(PoisonError::into_inner);
+            if !known.contains(&(first..=last)) {
+                known.push(first..=last);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use cyberos_broker::config::{Config, GrantSet};
+use cyberos_broker::config::{Config, GrantSet, StartedBy};
 use cyberos_broker::service::Broker;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::path::PathBuf;
@@ -26,6 +26,9 @@ struct Options {
     /// Use the built-in defaults, whatever file there is
     #[arg(long)]
     no_config: bool,
+    /// Started by 'cyberos up': keys of the configuration that it sets itself are errors
+    #[arg(long, hide = true)]
+    under_up: bool,
     /// In place of `state`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -56,9 +59,12 @@ struct Options {
 }
 
 impl Options {
-    fn configuration(self) -> Result<(Config, PathBuf, PathBuf)> {
+    fn configuration(self) -> Result<Settings> {
+        let by = if self.under_up { StartedBy::Up } else { StartedBy::Service };
         let mut config =
-            if self.no_config { Config::default() } else { Config::load(self.config.as_deref())? };
+            if self.no_config { Config::default() } else { Config::load(self.config.as_deref(), by)? };
+        // Who names a socket has made its directory, whose group the socket gets.
+        let group = self.operator_socket.is_none().then(|| config.operator_group.clone());
         let socket = self.operator_socket.unwrap_or_else(|| config.run.join("broker.sock"));
         config.state = self.state.unwrap_or(config.state);
         config.helper_socket = self.helper_socket.unwrap_or(config.helper_socket);
@@ -72,8 +78,19 @@ impl Options {
             config.grants.default = GrantSet::requested().or(&config.grants.default);
         }
         let sealed = self.sealed.unwrap_or_else(|| config.state.join("sealed"));
-        Ok((config, sealed, socket))
+        Ok(Settings { config, sealed, socket, group })
     }
+}
+
+/// What the command line has made of the configuration.
+struct Settings {
+    config: Config,
+    /// Where sealed copies are.
+    sealed: PathBuf,
+    /// The operators' socket.
+    socket: PathBuf,
+    /// Its group; none: that of its directory.
+    group: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -108,21 +125,29 @@ fn run(options: Options) -> Result<()> {
     // link to the helper would be lost, and all runs with it.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
-    let (config, sealed, socket) = options.configuration()?;
+    let settings = options.configuration()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(config, sealed, socket));
+    let result = runtime.block_on(serve(settings));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-async fn serve(config: Config, sealed: PathBuf, socket: PathBuf) -> Result<()> {
+async fn serve(settings: Settings) -> Result<()> {
+    let Settings { config, sealed, socket, group } = settings;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let broker = Broker::open(config, &sealed)?;
     for id in broker.audit.abort_open()? {
         tracing::warn!(invocation = %id, "it was running when the broker died: recorded as aborted");
     }
-    let listener = cyberos_broker::control::listen(&socket)?;
+    let listener = cyberos_broker::control::listen(&socket, group.as_deref())?;
+    // Early, so that it is known which uids are no operators'; each link tells it again.
+    let helper = broker.helper.clone();
+    tokio::spawn(async move {
+        if let Err(e) = helper.reach().await {
+            tracing::warn!(error = %e, "no sandbox can be made yet");
+        }
+    });
     tracing::info!(socket = %socket.display(), "serving operators");
     let serving = tokio::spawn(cyberos_broker::control::serve(broker.clone(), listener));
     tokio::select! {

@@ -124,7 +124,7 @@ impl Session<'_> {
                 Some(_) => Phase::Leased,
             },
             Subject::Mount(mount) if self.made.views.contains_key(&mount) => Phase::Mounted,
-            Subject::Mount(_) => Phase::Unknown,
+            Subject::Mount(_) | Subject::Helper => Phase::Unknown,
         };
         let answer = match gate::admit(self.role, &request, phase) {
             Ok(()) => self.act(request, &fds)?,
@@ -152,6 +152,9 @@ impl Session<'_> {
 
     fn act(&mut self, request: Request, fds: &[OwnedFd]) -> Result<Answer, String> {
         match request {
+            Request::Describe => {
+                return Ok(Ok((Reply::Described { uids: self.ceiling.text.uids }, Vec::new())));
+            }
             Request::CreateSocket { invocation } => return Ok(self.create_socket(invocation)),
             Request::Spawn { invocation, plan } => return Ok(self.spawn(invocation, &plan, fds)),
             Request::Mount { mount } => return Ok(self.mount(mount)),

@@ -7,7 +7,7 @@ use crate::message::{Refusal, Request};
 /// Where the thing that a request names stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nobody has asked for it, or it has been released.
+    /// Nobody has asked for it, or it has been released; or it is about nothing that could stand anywhere.
     Unknown,
     /// An invocation with a lease, and no sandbox: not yet, or no more.
     Leased,
@@ -25,6 +25,7 @@ use Role::{Broker, SkillFs};
 #[rustfmt::skip]
 pub fn admit(role: Role, request: &Request, phase: Phase) -> Result<(), Refusal> {
     let phases: &[Phase] = match (role, request) {
+        (Broker,  Request::Describe)                             => &[Unknown],
         (Broker,  Request::CreateSocket { .. })                  => &[Unknown],
         (Broker,  Request::Spawn { plan, .. }) if plan.socket    => &[Leased],
         (Broker,  Request::Spawn { .. })                         => &[Unknown, Leased],
@@ -73,7 +74,8 @@ mod tests {
     fn each_request_is_taken_from_one_role_in_its_phases_alone() {
         let (invocation, mount) = (InvocationId::from_random([1; 16]), MountId::new(1).unwrap());
         for (request, of, phases) in [
-            (Request::CreateSocket { invocation }, Broker, &[Unknown][..]),
+            (Request::Describe, Broker, &[Unknown][..]),
+            (Request::CreateSocket { invocation }, Broker, &[Unknown]),
             (spawn(true), Broker, &[Leased]),
             (spawn(false), Broker, &[Unknown, Leased]),
             (Request::Signal { invocation, signal: Signal::Kill }, Broker, &[Leased, Running]),

@@ -70,6 +70,8 @@ pub enum Request {
         /// The number that [`Reply::Backing`] gave.
         id: u32,
     },
+    /// Broker: what do sandboxes have here? Answer: [`Reply::Described`].
+    Describe,
 }
 
 /// What a request is about.
@@ -79,12 +81,15 @@ pub enum Subject {
     Invocation(InvocationId),
     /// A mount point.
     Mount(MountId),
+    /// The helper itself.
+    Helper,
 }
 
 impl Request {
     /// The one thing that it is about.
     pub fn subject(&self) -> Subject {
         match *self {
+            Request::Describe => Subject::Helper,
             Request::CreateSocket { invocation }
             | Request::Spawn { invocation, .. }
             | Request::Signal { invocation, .. }
@@ -132,6 +137,11 @@ pub enum Reply {
     Backing {
         /// Its number, for FUSE_OPEN's answer and for closing it.
         id: u32,
+    },
+    /// What sandboxes have here.
+    Described {
+        /// First and last uid that a sandbox may lease: the ceiling's `uid_range`.
+        uids: (u32, u32),
     },
 }
 
@@ -260,7 +270,8 @@ impl Message for Request {
         match self {
             Request::Spawn { plan, .. } => plan.binds.len(),
             Request::RegisterBacking { .. } => 1,
-            Request::CreateSocket { .. }
+            Request::Describe
+            | Request::CreateSocket { .. }
             | Request::Signal { .. }
             | Request::Release { .. }
             | Request::Mount { .. }
@@ -275,7 +286,9 @@ impl Message for FromHelper {
         match self {
             FromHelper::Reply(Reply::SocketCreated { .. } | Reply::Mounted) => 1,
             FromHelper::Reply(Reply::Spawned { .. }) => 3,
-            FromHelper::Reply(Reply::Done | Reply::Refused(_) | Reply::Backing { .. })
+            FromHelper::Reply(
+                Reply::Done | Reply::Refused(_) | Reply::Backing { .. } | Reply::Described { .. },
+            )
             | FromHelper::Event(_) => 0,
         }
     }

@@ -60,3 +60,9 @@ fn leases_come_back_first_in_first_out_and_only_when_all_others_have_been_used()
         seen.push(uid);
     }
 }
+
+#[test]
+fn the_broker_is_told_which_uids_sandboxes_have() {
+    let helper = Helper::start("");
+    assert_eq!(helper.broker().ask(&Request::Describe, &[]).0, Reply::Described { uids: helper.uids });
+}

@@ -42,6 +42,7 @@ fn each_user_can_ask_for_what_is_its_own_and_no_more() {
         spawn(id, plan(&["/bin/true"])),
         Request::Signal { invocation: id, signal: Signal::Kill },
         Request::Release { invocation: id },
+        Request::Describe,
     ];
     let file = File::open("/dev/null").unwrap();
     let backing = [file.as_fd()];

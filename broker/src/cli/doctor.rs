@@ -14,7 +14,7 @@ mod trial;
 
 use super::client::{Failure, NO_BROKER, NOT_AN_OPERATOR, ask};
 use super::{Context, output};
-use crate::config::{Allow, Config, DEFAULT_PATH, GrantTable};
+use crate::config::{Allow, Config, DEFAULT_PATH, GrantTable, StartedBy};
 use crate::glob::Pattern;
 use crate::operator::Ask;
 use crate::terminal::escape_for_terminal;
@@ -144,7 +144,7 @@ impl Doctor {
 
     async fn subject(&self, socket: &Path, findings: &mut Vec<Finding>) -> Subject {
         let there = self.config.is_some() || Path::new(DEFAULT_PATH).exists();
-        let (config, grants) = match Config::load(self.config.as_deref()) {
+        let (config, grants) = match Config::load(self.config.as_deref(), StartedBy::Service) {
             Ok(config) => {
                 let grants = there.then(|| directories(&config.grants));
                 (config, grants)

@@ -134,7 +134,10 @@ impl Conversation {
             task.abort();
         }
         let (exit, answer) = result?;
-        if self.json {
+        if self.json && self.announce {
+            // Nothing has ended.
+            output::json(&serde_json::json!({ "started": started }));
+        } else if self.json {
             output::json(&serde_json::json!({ "started": started, "ended": answer }));
         } else if !self.announce {
             explain(exit, &answer);
@@ -149,6 +152,9 @@ impl Conversation {
         if self.json {
             return;
         }
+        if let Some(told) = not_the_folder(about) {
+            eprintln!("cyberos: {told}");
+        }
         for wish in about["not_granted"].as_array().into_iter().flatten() {
             eprintln!(
                 "cyberos: not granted: {}",
@@ -156,6 +162,21 @@ impl Conversation {
             );
         }
     }
+}
+
+/// That what runs is a snapshot and not the folder as it is now: whoever has just edited it must not wonder.
+fn not_the_folder(about: &Value) -> Option<String> {
+    let text = |key: &str| about[key].as_str().map(crate::terminal::escape_line);
+    if about["verdict"] != "fallback" {
+        return None;
+    }
+    let skill = text("skill_id").unwrap_or_default();
+    let version = text("shown_version").unwrap_or_else(|| "the trusted version".into());
+    let why = [text("status"), text("reason")].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    Some(format!(
+        "{skill}: {version} runs, the last version that was certified; the folder differs from it ({why}). \
+         What you changed runs once it is certified"
+    ))
 }
 
 /// The broker went away during a run, which counts as aborted (`[2.1]`): nobody else could tell its end here.
@@ -249,6 +270,20 @@ fn explain(exit: u8, answer: &Value) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_run_of_a_snapshot_says_which_version_and_that_the_folder_differs() {
+        let about = |verdict: &str| {
+            not_the_folder(&json!({
+                "skill_id": "s", "verdict": verdict, "shown_version": "v000002", "status": "drifted",
+                "reason": "main\nchanged",
+            }))
+        };
+        assert_eq!(about("current"), None);
+        let told = about("fallback").unwrap();
+        assert!(told.starts_with("s: v000002 runs, "), "{told}");
+        assert!(told.contains("the folder differs from it (drifted: main\\nchanged)"), "{told}");
+    }
 
     #[test]
     fn the_end_by_a_signal_is_told_with_the_limit_that_may_be_its_cause() {

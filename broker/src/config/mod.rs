@@ -6,7 +6,7 @@ mod read;
 mod section;
 mod table;
 
-pub use read::{ConfigError, ConfigFault};
+pub use read::{ConfigError, ConfigFault, StartedBy};
 pub use table::{Allow, GrantSet, GrantTable, Rule};
 
 use cyberos_proto::ids::TenantId;

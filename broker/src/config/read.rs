@@ -51,6 +51,16 @@ pub enum ConfigError {
     /// Others could have written it.
     #[error("{0}: writable by group or others; it decides what skills may do, so `chmod go-w` it first")]
     Writable(PathBuf),
+    /// It is somebody's who can write it whenever he likes.
+    #[error(
+        "{path}: belongs to uid {uid}, who can change it; it decides what skills may do, so `chown root` it first"
+    )]
+    Owner {
+        /// Which.
+        path: PathBuf,
+        /// Whose.
+        uid: u32,
+    },
     /// What it says is wrong.
     #[error("{path}: {}", .faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Faults {
@@ -61,9 +71,29 @@ pub enum ConfigError {
     },
 }
 
+/// The keys that `cyberos up` sets itself (`[7.5]`), and what to write instead.
+const SET_BY_UP: &[(&str, &str)] = &[
+    ("state", "'cyberos up' sets it: take the line out, and use --state DIR"),
+    ("run", "'cyberos up' sets it: take the line out; the sockets lie in its state directory"),
+    ("helper_socket", "'cyberos up' sets it: take the line out; the helper is its own"),
+    ("skillfs_control", "'cyberos up' sets it: take the line out; SkillFS is its own"),
+    ("mount", "'cyberos up' sets it: take the line out, and use --mount DIR"),
+    ("sources", "'cyberos up' sets it: take the line out, and use --skills DIR"),
+    ("operator_group", "'cyberos up' gives its socket to the user who called sudo: take the line out"),
+];
+
+/// Who started the broker, and so which keys are his and not the file's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartedBy {
+    /// A service manager or a person: every key of the file counts.
+    Service,
+    /// `cyberos up`, which sets some keys itself.
+    Up,
+}
+
 impl Config {
     /// Reads `given`, or the packaged path. Only the packaged path may be absent: then everything is as packaged.
-    pub fn load(given: Option<&Path>) -> Result<Config, ConfigError> {
+    pub fn load(given: Option<&Path>, by: StartedBy) -> Result<Config, ConfigError> {
         let path = given.unwrap_or(Path::new(DEFAULT_PATH));
         let io = |error| ConfigError::Io { path: path.to_owned(), error };
         let file = match OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path) {
@@ -78,27 +108,36 @@ impl Config {
         if meta.mode() & 0o022 != 0 {
             return Err(ConfigError::Writable(path.to_owned()));
         }
+        if meta.uid() != 0 && meta.uid() != nix::unistd::geteuid().as_raw() {
+            return Err(ConfigError::Owner { path: path.to_owned(), uid: meta.uid() });
+        }
         let mut bytes = Vec::new();
         file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(io)?;
         let whole =
             |message: &str| vec![ConfigFault { key: String::new(), line: 1, message: message.into() }];
         let parsed = match String::from_utf8(bytes) {
             _ if meta.len() > MAX_FILE => Err(whole("more than 1 MiB")),
-            Ok(text) => Config::parse(&text),
+            Ok(text) => Config::parse(&text, by),
             Err(_) => Err(whole("not UTF-8")),
         };
         parsed.map_err(|faults| ConfigError::Faults { path: path.to_owned(), faults })
     }
 
     /// The configuration that `text` says; for absent keys, as packaged.
-    pub fn parse(text: &str) -> Result<Config, Vec<ConfigFault>> {
+    pub fn parse(text: &str, by: StartedBy) -> Result<Config, Vec<ConfigFault>> {
         let root = yaml::parse(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(|problems| {
             let fault =
                 |p: yaml::Problem| ConfigFault { key: String::new(), line: p.line, message: p.message };
             problems.into_iter().map(fault).collect::<Vec<_>>()
         })?;
         let faults = RefCell::default();
-        let config = read(&Section::new("", &root, &faults));
+        let section = Section::new("", &root, &faults);
+        let config = read(&section);
+        for (key, instead) in SET_BY_UP.iter().filter(|_| by == StartedBy::Up) {
+            if let Some(node) = section.get(key) {
+                section.fault(key, node.line, *instead);
+            }
+        }
         let mut faults = faults.into_inner();
         faults.sort_by_key(|f| f.line);
         if faults.is_empty() { Ok(config) } else { Err(faults) }

@@ -26,15 +26,15 @@ fn without_lines(mut config: Config) -> Config {
 }
 
 fn faults(text: &str) -> Vec<(u32, String, String)> {
-    let faults = Config::parse(text).unwrap_err();
+    let faults = Config::parse(text, StartedBy::Service).unwrap_err();
     faults.into_iter().map(|f| (f.line, f.key, f.message)).collect()
 }
 
 #[test]
 fn the_packaged_file_says_exactly_the_defaults() {
-    assert_eq!(without_lines(Config::parse(PACKAGED).unwrap()), Config::default());
-    assert_eq!(Config::parse("").unwrap(), Config::default());
-    assert_eq!(Config::parse("# nothing\n").unwrap(), Config::default());
+    assert_eq!(without_lines(Config::parse(PACKAGED, StartedBy::Service).unwrap()), Config::default());
+    assert_eq!(Config::parse("", StartedBy::Service).unwrap(), Config::default());
+    assert_eq!(Config::parse("# nothing\n", StartedBy::Service).unwrap(), Config::default());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn all_faults_are_listed_at_once() {
 #[test]
 fn grants_are_completed_key_by_key() {
     let text = "work: /data/work\ngrants:\n  default:\n    domains: [a.b]\n  skills:\n    demo:\n      files: requested\n";
-    let config = Config::parse(text).unwrap();
+    let config = Config::parse(text, StartedBy::Service).unwrap();
     let default = &config.grants.default;
     let files = vec![Pattern::new("/data/work/**").unwrap()];
     assert_eq!(default.files, Some(Rule { allow: Allow::Only(files), line: None }));
@@ -147,23 +147,36 @@ fn grants_are_completed_key_by_key() {
 fn only_the_packaged_path_may_be_absent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cyberos.yaml");
-    assert!(matches!(Config::load(Some(&path)), Err(ConfigError::Io { .. })));
+    assert!(matches!(Config::load(Some(&path), StartedBy::Service), Err(ConfigError::Io { .. })));
     std::fs::write(&path, "on_hidden: terminate\n").unwrap();
-    assert_eq!(Config::load(Some(&path)).unwrap().on_hidden, OnHidden::Terminate);
+    assert_eq!(Config::load(Some(&path), StartedBy::Service).unwrap().on_hidden, OnHidden::Terminate);
     for mode in [0o664, 0o646] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        assert!(matches!(Config::load(Some(&path)), Err(ConfigError::Writable(_))));
+        assert!(matches!(Config::load(Some(&path), StartedBy::Service), Err(ConfigError::Writable(_))));
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     std::fs::write(&path, "on_hiden: tell\n").unwrap();
-    let text = Config::load(Some(&path)).unwrap_err().to_string();
+    let text = Config::load(Some(&path), StartedBy::Service).unwrap_err().to_string();
     assert!(text.contains("line 1: on_hiden: unknown key; did you mean \"on_hidden\"?"), "{text}");
-    assert!(Config::load(Some(Path::new("/dev/null"))).is_err());
+    assert!(Config::load(Some(Path::new("/dev/null")), StartedBy::Service).is_err());
 }
 
 proptest! {
     #[test]
     fn reading_never_panics(text in "((grants|default|max|skills|files|audit|state|x):? ?|[-\\[\\]{}a-z0-9/*'\" ,:\n]){0,30}") {
-        let _ = Config::parse(&text);
+        let _ = Config::parse(&text, StartedBy::Service);
     }
+}
+
+#[test]
+fn what_up_sets_itself_is_an_error_by_line() {
+    let text = "on_hidden: tell\nstate: /var/lib/x\nrun: /run/x\nhelper_socket: /run/h\n\
+                skillfs_control: /run/c\nmount: /skills\nsources: [/opt/s]\noperator_group: staff\n\
+                work: /srv/w\nnever_grantable: [/srv/n]\n";
+    assert!(Config::parse(text, StartedBy::Service).is_ok());
+    let faults = Config::parse(text, StartedBy::Up).unwrap_err();
+    let told: Vec<_> = faults.iter().map(|f| (f.line, f.key.as_str())).collect();
+    let keys = ["state", "run", "helper_socket", "skillfs_control", "mount", "sources", "operator_group"];
+    assert_eq!(told, (2..).zip(keys).collect::<Vec<_>>());
+    assert!(faults.iter().all(|f| f.message.contains("take the line out")), "{faults:?}");
 }

@@ -20,6 +20,7 @@ pub(super) fn look(findings: &mut Vec<Finding>) {
         seccomp(),
         openat2_works(),
         fuse(),
+        fuse_timeout(),
         cgroup_2(),
         cgroup_1(),
         hardlinks(),
@@ -101,6 +102,32 @@ fn fuse() -> Finding {
             Finding::ok("fuse", "/dev/fuse is there (as root it would be opened too)")
         }
         Err(e) => missing(format!("/dev/fuse: {}", e.desc())),
+    }
+}
+
+/// Whether the kernel itself ends a view whose server takes a request and never answers it.
+fn fuse_timeout() -> Finding {
+    const CHECK: &str = "fuse_timeout";
+    let limit = |name: &str| {
+        read(Path::new("/proc/sys/fs/fuse").join(name)).and_then(|text| text.trim().parse::<u32>().ok())
+    };
+    match (limit("default_request_timeout"), limit("max_request_timeout")) {
+        // Zero is none, in both.
+        (Some(0), Some(0)) => Finding::weak(
+            CHECK,
+            "the kernel has a limit for requests to FUSE servers, and it is not set",
+            "a SkillFS that was taken over can let everybody who looks into the view wait, until you take the view off",
+            "sysctl fs.fuse.max_request_timeout=60 (and in /etc/sysctl.d); it holds for every FUSE file system that is \
+             mounted afterwards",
+        ),
+        (None, _) | (_, None) => Finding::ok(CHECK, "this kernel has no limit for requests to FUSE servers"),
+        (default, most) => {
+            let seconds = [default, most].into_iter().flatten().filter(|s| *s > 0).min().unwrap_or_default();
+            Finding::ok(
+                CHECK,
+                format!("a view whose server is silent for {seconds} s is ended by the kernel"),
+            )
+        }
     }
 }
 

@@ -74,6 +74,7 @@ impl Up {
         argv.extend([
             place.state.join("bin/cyberos-broker").display().to_string(),
             "--check".into(),
+            "--under-up".into(),
             "--config".into(),
             copy.clone(),
         ]);

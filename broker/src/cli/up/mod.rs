@@ -3,7 +3,13 @@
 //! It runs as root, does what systemd and the package would do (directories, users, ceiling, socket activation,
 //! restarts), and undoes it at the end. It judges nothing and serves nothing itself.
 
+/// A line to standard error. Who started this may have gone, and closed it; that must keep nothing from being undone.
+macro_rules! say {
+    ($($part:tt)*) => {{ use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($part)*); }};
+}
+
 mod check;
+mod ending;
 pub(super) mod place;
 pub(super) mod supervise;
 mod work;
@@ -11,11 +17,13 @@ mod work;
 use anyhow::{Context, Result, bail};
 use check::mount_point;
 use clap::Args;
+use ending::Ending;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::{Gid, Uid, chown, fchownat};
 use place::{Ids, Place, Users, copy_tree, read_as_invoker, trusted_path, write_for};
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -57,7 +65,7 @@ pub(super) struct Up {
 }
 
 impl Up {
-    /// Runs until SIGINT or SIGTERM.
+    /// Runs until SIGINT, SIGTERM, SIGQUIT or SIGHUP: what ends a terminal's session ends this as cleanly.
     pub(super) async fn run(self) -> Result<()> {
         if !Uid::effective().is_root() {
             bail!(
@@ -65,23 +73,25 @@ impl Up {
             );
         }
         nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
+        // From the first moment: an end that came while a directory is made would leave it behind.
+        let end = Ending::expect()?;
         let users = Users::find()?;
         // Everything that can be found out without making anything, first.
         self.check_paths(&users)?;
         let place = Place::take(self.state.as_deref(), &users)?;
         if self.skills.is_some() && self.state.is_none() && self.decision_command.is_none() {
-            eprintln!(
+            say!(
                 "cyberos up: the key that certifies is made for this run and goes with it; with --state DIR certificates last"
             );
         }
         let work = WorkDirectory::take(&users)?;
-        let result = self.run_in(&place, &users).await;
+        let result = self.run_in(&place, &users, end).await;
         drop(work);
         drop(place);
         result
     }
 
-    async fn run_in(&self, place: &Place, users: &Users) -> Result<()> {
+    async fn run_in(&self, place: &Place, users: &Users, end: Ending) -> Result<()> {
         let state = &place.state;
         install_binaries(&state.join("bin"))?;
         let skills = self.skills(state)?;
@@ -121,7 +131,7 @@ impl Up {
         };
         let outcome = tokio::select! {
             why = failed.recv() => Err(anyhow::anyhow!(why.unwrap_or_default())),
-            outcome = self.announce_and_wait(place, &mount, &skills, now_ready) => outcome,
+            outcome = self.announce_and_wait(place, &mount, &skills, now_ready, end) => outcome,
         };
         // In the order of dependence: the broker ends its runs, then the view goes, then root.
         for (stop, task) in running.into_iter().rev() {
@@ -146,9 +156,8 @@ impl Up {
         mount: &Path,
         skills: &Path,
         now_ready: watch::Sender<bool>,
+        mut end: Ending,
     ) -> Result<()> {
-        let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         let socket = place.operator_socket();
         let ready = async {
             tokio::time::timeout(READY_LIMIT, ready(mount, &socket))
@@ -157,8 +166,7 @@ impl Up {
         };
         tokio::select! {
             answer = ready => answer?,
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
+            () = end.comes() => return Ok(()),
         }
         now_ready.send_replace(true);
         let line = serde_json::json!({
@@ -168,12 +176,12 @@ impl Up {
             "skills": skills,
             "state": place.state,
         });
-        println!("{line}");
-        std::io::Write::flush(&mut std::io::stdout())?;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        // If nobody can read it any more, what has been started is undone.
+        let mut out = std::io::stdout();
+        writeln!(out, "{line}")
+            .and_then(|()| out.flush())
+            .context("cannot print the line that says ready")?;
+        end.comes().await;
         Ok(())
     }
 
@@ -213,6 +221,10 @@ impl Up {
         let path = state.join("helper/ceiling");
         write_for(&path, Gid::from_raw(0), ceiling.as_bytes())?;
         if let Some(config) = &self.config {
+            trusted_path(&std::path::absolute(config)?)?;
+            trusted_path(
+                &config.canonicalize().with_context(|| format!("cannot read {}", config.display()))?,
+            )?;
             let text = read_as_invoker(config)?;
             write_for(&state.join("cyberos.yaml"), users.broker.gid, &text)?;
         }
@@ -267,7 +279,7 @@ impl Up {
         ]);
 
         let mut broker = demoted(Some(users.broker), &[users.link.as_raw(), users.operators.as_raw()]);
-        broker.push(bin("cyberos-broker"));
+        broker.extend([bin("cyberos-broker"), "--under-up".into()]);
         if self.config.is_some() {
             broker.extend(["--config".into(), text(&state.join("cyberos.yaml"))]);
         } else {

@@ -11,6 +11,7 @@
 //! ```
 
 use crate::grants::UP_MARK;
+use crate::terminal::escape_line;
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::Mode;
@@ -86,7 +87,11 @@ impl Place {
     pub(super) fn take(state: Option<&Path>, users: &Users) -> Result<Self> {
         sweep_fresh();
         let (state, fresh) = match state {
-            Some(dir) => (take_directory(dir)?, false),
+            Some(dir) => {
+                let dir = take_directory(dir)?;
+                empty_or_ours(&dir)?;
+                (dir, false)
+            }
             None => (fresh_directory()?, true),
         };
         let lock = lock(&state.join(UP_MARK), 0o600)?
@@ -168,7 +173,9 @@ fn trusted(path: &Path, invoker: Option<u32>) -> Result<()> {
     for part in path.ancestors() {
         let Ok(meta) = std::fs::symlink_metadata(part) else { continue };
         let ours = meta.uid() == 0 || Some(meta.uid()) == invoker;
-        let writable = meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0;
+        // In a sticky directory others can add names and not take this one.
+        let sticky = meta.is_dir() && meta.mode() & 0o1000 != 0;
+        let writable = meta.mode() & 0o022 != 0 && !sticky;
         if !ours || (writable && !meta.file_type().is_symlink()) {
             bail!(
                 "{} can be changed by others (owner {}, mode {:o}): choose a path that only root can change, or chown and chmod it",
@@ -195,6 +202,36 @@ fn take_directory(dir: &Path) -> Result<PathBuf> {
     let real = absolute.canonicalize().with_context(|| format!("cannot open {}", absolute.display()))?;
     trusted(&real, None)?;
     Ok(real)
+}
+
+/// Refuses a directory in which somebody keeps other things: an `up` gives parts of STATE to its daemons' users, and
+/// would fill it with a dozen of its own.
+fn empty_or_ours(dir: &Path) -> Result<()> {
+    let mark = std::fs::symlink_metadata(dir.join(UP_MARK));
+    if mark.is_ok_and(|m| m.is_file() && m.uid() == 0) {
+        return Ok(());
+    }
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let name = entry?.file_name();
+        // Of a disk of its own.
+        if name != "lost+found" {
+            others.push(escape_line(&name.to_string_lossy()).into_owned());
+        }
+    }
+    others.sort();
+    let more = others.len().saturating_sub(3);
+    others.truncate(3);
+    if others.is_empty() {
+        return Ok(());
+    }
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    bail!(
+        "--state {}: is not empty, and is no state of an earlier 'cyberos up' (it holds {}{more}): name a directory of \
+         its own",
+        dir.display(),
+        others.join(", ")
+    )
 }
 
 fn fresh_directory() -> Result<PathBuf> {

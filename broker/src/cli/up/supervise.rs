@@ -84,7 +84,7 @@ impl Daemon {
                         return;
                     }
                     let how = status.map_or_else(|e| e.to_string(), |s| s.to_string());
-                    eprintln!("cyberos up: {} ended ({how}); starting it again", self.name);
+                    say!("cyberos up: {} ended ({how}); starting it again", self.name);
                 }
                 () = stopped(&mut stop) => {
                     end(&mut child, self.name, PATIENCE).await;
@@ -115,7 +115,7 @@ pub(in crate::cli) async fn end(child: &mut Child, name: &str, patience: Duratio
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
     }
     if tokio::time::timeout(patience, child.wait()).await.is_err() {
-        eprintln!("cyberos: {name} did not end within {} s; killing it", patience.as_secs());
+        say!("cyberos: {name} did not end within {} s; killing it", patience.as_secs());
         let _ = child.kill().await;
     }
 }
