@@ -7,6 +7,7 @@ mod line;
 use crate::audit::Audit;
 use crate::call::{Call, DenialClass, Invocation};
 use crate::grants::Grants;
+use crate::memory::Meter;
 use crate::rooms::{Held, Rooms};
 use crate::rpc::{self, Id, Item, Reply, RpcError};
 use crate::tools::Registry;
@@ -80,7 +81,8 @@ pub(crate) struct Dispatch {
     grace: AtomicBool,
     calls: AtomicU64,
     denied: AtomicU64,
-    written: AtomicU64,
+    /// What its writes have taken of the disk (`[2.8]`).
+    written: Arc<Meter>,
     last: Mutex<Option<(u64, String)>>,
     /// Sandboxes that its calls may have at once.
     sandboxes: Arc<Semaphore>,
@@ -96,7 +98,7 @@ impl Dispatch {
             grace: false.into(),
             calls: 0.into(),
             denied: 0.into(),
-            written: 0.into(),
+            written: Arc::default(),
             last: Mutex::default(),
             sandboxes: Arc::new(Semaphore::new(SANDBOXES)),
             rooms: Rooms::new(),
@@ -201,14 +203,10 @@ impl Dispatch {
         number
     }
 
+    /// Whether the write quota leaves room for `bytes`. Nothing is taken of it yet: what a write takes is counted where
+    /// it is made.
     fn may_write(&self, bytes: u64) -> bool {
-        let quota = self.serving.write_quota;
-        let add = |written: u64| written.checked_add(bytes).filter(|sum| *sum <= quota);
-        bytes == 0 || self.written.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
-    }
-
-    fn unwrite(&self, bytes: u64) {
-        self.written.fetch_sub(bytes, Ordering::Relaxed);
+        bytes == 0 || self.written.bytes().saturating_add(bytes) <= self.serving.write_quota
     }
 }
 

@@ -1,12 +1,15 @@
 //! Free space (`[2.8]`): below 5 % of the state's file system nothing is written but the ledger, and Bash is ended. The
-//! memory store and Bash ask here; it knows neither.
+//! memory store, the captures, the sealed copies and Bash ask here; it knows none of them.
 
+use cyberos_proto::mounts::mounts;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::sys::statvfs::{Statvfs, fstatvfs};
+use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +22,46 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(5);
 /// No disk is thought to be filled faster, in bytes a second.
 const FASTEST: u64 = 8 << 30;
 
+/// A file system that is nearly full, and what it lacks. Its text is for the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// What is free of it.
+    pub free: u64,
+    /// What would have to be.
+    pub needed: u64,
+    /// Whether it is files that it lacks, and not bytes.
+    pub files: bool,
+}
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Short { mount, free, needed, files } = self;
+        let mount = mount.display();
+        if *files {
+            write!(f, "the disk at {mount} is nearly full: {free} more files fit, {needed} are needed ")?;
+        } else {
+            let (free, needed) = (Size(*free), Size(*needed));
+            write!(f, "the disk at {mount} is nearly full: {free} are free, {needed} are needed ")?;
+        }
+        write!(f, "({KEPT_FREE} % stay free)")
+    }
+}
+
+/// Bytes for a person.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: u64 = 1 << 20;
+        match self.0 {
+            bytes if bytes < 10 * MIB => write!(f, "{} KiB", bytes.div_ceil(1024)),
+            bytes => write!(f, "{} MiB", bytes.div_ceil(MIB)),
+        }
+    }
+}
+
 /// How long it takes at least to use up what is more than is kept free.
 fn before_full(fs: &Statvfs) -> Duration {
     let kept = u128::from(fs.blocks()) * u128::from(KEPT_FREE) / 100;
@@ -27,37 +70,144 @@ fn before_full(fs: &Statvfs) -> Duration {
     Duration::from_micros(micros.try_into().unwrap_or(u64::MAX)).clamp(SHORTEST_LOOK, LOOK)
 }
 
-/// Whether a file system is below that, or would be with `more` bytes.
-pub fn is_short(fs: &Statvfs, more: u64) -> bool {
-    let few =
-        |left: u64, all: u64| all > 0 && u128::from(left) * 100 < u128::from(all) * u128::from(KEPT_FREE);
-    let left = fs.blocks_available().saturating_sub(more.div_ceil(fs.fragment_size().max(1)));
-    // Without a count of files (some file systems make them as they go) there is none to run out of.
-    few(left, fs.blocks()) || few(fs.files_available(), fs.files())
+/// What is needed of `all` so that enough stays free when `more` is used; none if it is there.
+fn lacking(left: u64, all: u64, more: u64) -> Option<u64> {
+    let kept = (u128::from(all) * u128::from(KEPT_FREE)).div_ceil(100);
+    let needed = kept + u128::from(more);
+    (all > 0 && u128::from(left) < needed).then(|| u64::try_from(needed).unwrap_or(u64::MAX))
 }
 
-/// The state's file system, held.
+/// What a file system lacks so that `more` bytes in `files` files can be written to it.
+fn short(fd: &OwnedFd, fs: &Statvfs, more: u64, files: u64) -> Option<Short> {
+    let unit = fs.fragment_size().max(1);
+    let of = |free, needed, files| Short { mount: mount_point(fd), free, needed, files };
+    let (left, bytes) = (fs.blocks_available(), |blocks: u64| blocks.saturating_mul(unit));
+    let blocks = lacking(left, fs.blocks(), more.div_ceil(unit));
+    // Without a count of files (some file systems make them as they go) there is none to run out of.
+    let inodes = || lacking(fs.files_available(), fs.files(), files);
+    match blocks {
+        Some(needed) => Some(of(bytes(left), bytes(needed), false)),
+        None => inodes().map(|needed| of(fs.files_available(), needed, true)),
+    }
+}
+
+/// Where the file system of `fd` is mounted, as this process sees it.
+fn mount_point(fd: &OwnedFd) -> PathBuf {
+    let number = fd.as_raw_fd();
+    let id = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok().and_then(|info| {
+        info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok())
+    });
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounted = mounts(&String::from_utf8_lossy(&table));
+    match mounted.into_iter().find(|mount| Some(mount.id) == id) {
+        Some(mount) => mount.point,
+        None => std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default(),
+    }
+}
+
+/// File systems that are written to, held.
 #[derive(Clone, Debug)]
-pub struct Space(Arc<OwnedFd>);
+pub struct Space(Vec<Arc<OwnedFd>>);
 
 impl Space {
-    /// Holds the file system of `state`.
-    pub fn open(state: &Path) -> io::Result<Self> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Ok(Space(Arc::new(open(state, flags, Mode::empty())?)))
+    /// Holds the file system of `dir`.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        Ok(Space(vec![Arc::new(held(dir)?)]))
     }
 
-    /// When it, and the file systems of `others`, are to be looked at again; none if one of them is nearly full now. May
-    /// wait for a disk.
-    pub fn look_again(&self, others: &[Arc<OwnedFd>]) -> io::Result<Option<Duration>> {
+    /// That of `dir` too.
+    pub fn and(&self, dir: &Path) -> io::Result<Self> {
+        let mut all = self.0.clone();
+        all.push(Arc::new(held(dir)?));
+        Ok(Space(all))
+    }
+
+    /// Which of them has no room for `bytes` more in `files` new files; none if all have. May wait for a disk.
+    pub fn lacks(&self, bytes: u64, files: u64) -> io::Result<Option<Short>> {
+        for fd in &self.0 {
+            if let Some(short) = short(fd, &fstatvfs(fd.as_fd())?, bytes, files) {
+                return Ok(Some(short));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The one that has just refused a write for want of space, whatever its numbers say.
+    pub fn full(&self) -> Short {
+        let now = || {
+            let fs = fstatvfs(self.0.first()?.as_fd()).ok()?;
+            let free = fs.blocks_available().saturating_mul(fs.fragment_size());
+            let kept = fs.blocks().saturating_mul(fs.fragment_size()) / 100 * KEPT_FREE;
+            Some((free, kept.max(free.saturating_add(1))))
+        };
+        let (free, needed) = now().unwrap_or_default();
+        let mount = self.0.first().map(|fd| mount_point(fd)).unwrap_or_default();
+        Short { mount, free, needed, files: false }
+    }
+
+    /// When these file systems, and those of `others`, are to be looked at again, or which is nearly full now. May wait
+    /// for a disk.
+    pub fn look_again(&self, others: &[Arc<OwnedFd>]) -> io::Result<Result<Duration, Short>> {
         let mut soonest = LOOK;
-        for fd in std::iter::once(&self.0).chain(others) {
+        for fd in self.0.iter().chain(others) {
             let fs = fstatvfs(fd.as_fd())?;
-            if is_short(&fs, 0) {
-                return Ok(None);
+            if let Some(short) = short(fd, &fs, 0, 0) {
+                return Ok(Err(short));
             }
             soonest = soonest.min(before_full(&fs));
         }
-        Ok(Some(soonest))
+        Ok(Ok(soonest))
+    }
+}
+
+fn held(dir: &Path) -> Result<OwnedFd, Errno> {
+    open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_of_a_hundred_stay_free_beside_what_is_written() {
+        assert_eq!([lacking(5, 100, 0), lacking(4, 100, 0)], [None, Some(5)]);
+        assert_eq!([lacking(7, 100, 2), lacking(6, 100, 2)], [None, Some(7)]);
+        assert_eq!([lacking(5, 101, 0), lacking(6, 101, 0)], [Some(6), None], "rounded up");
+        assert_eq!(lacking(0, 0, 9), None, "no count, none to run out of");
+        assert!(lacking(u64::MAX, u64::MAX, u64::MAX).is_some());
+    }
+
+    #[test]
+    fn what_is_short_names_its_mount_point_what_is_free_and_what_is_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let tmpfs = Some("tmpfs");
+        nix::mount::mount(
+            tmpfs,
+            dir.path(),
+            tmpfs,
+            nix::mount::MsFlags::empty(),
+            Some("size=1m,nr_inodes=40"),
+        )
+        .expect("this test needs root, to mount a small file system");
+        let inside = dir.path().join("a b");
+        std::fs::create_dir(&inside).unwrap();
+        let space = Space::open(&inside).unwrap();
+        let (fits, bytes, files) = (
+            space.lacks(900 << 10, 30).unwrap(),
+            space.lacks(1 << 20, 1).unwrap(),
+            space.lacks(1, 38).unwrap(),
+        );
+        drop(space);
+        nix::mount::umount2(dir.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+        assert_eq!(fits, None);
+        let shown = dir.path().display();
+        assert_eq!(
+            bytes.unwrap().to_string(),
+            format!(
+                "the disk at {shown} is nearly full: 1024 KiB are free, 1076 KiB are needed (5 % stay free)"
+            )
+        );
+        let files = files.unwrap();
+        assert!(files.files && files.to_string().contains("38 more files fit, 40 are needed"), "{files}");
     }
 }

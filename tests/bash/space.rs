@@ -30,7 +30,8 @@ impl Drop for Tmpfs {
 fn assert_out_of_space(bash: &Bash, answer: &Value) {
     assert_eq!((&answer[0], &answer[1]["code"]), (&json!("quota_exceeded"), &json!(-32603)), "{answer}");
     let rows = bash.up.rows("skill.tool_denied");
-    assert_eq!(rows.last().unwrap()["extra"]["reason"], "quota_exceeded");
+    assert_eq!(answer[1]["reason"], "disk_low");
+    assert_eq!(rows.last().unwrap()["extra"]["reason"], "disk_low");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::grants::{Permit, trace_of};
 use crate::rooms::Held;
 use crate::rpc::{self, Reply, RpcError};
 use crate::tools::{
-    Context, Ending, Means, QUOTA_EXCEEDED, TIMED_OUT, Tool, ToolError, ToolResult, internal,
+    Context, Ending, Means, TIMED_OUT, Tool, ToolError, ToolResult, WRITE_QUOTA, internal, is_quota,
 };
 use crate::workers::Stop;
 use serde_json::{Map, Value, json};
@@ -83,19 +83,16 @@ impl Dispatch {
                 Err(denial) => return self.refuse(permit.call(), denial.into()).await,
             },
         };
-        let bytes = tool.writes(permit.call());
-        if !self.may_write(bytes) {
-            let sentence = format!("an invocation may write {} bytes", serving.write_quota);
-            return self
-                .refuse(permit.call(), self.plain_denial(DenialClass::QuotaExceeded, sentence).into())
-                .await;
+        if !self.may_write(tool.writes(permit.call())) {
+            let sentence =
+                format!("an invocation may write {} bytes (quota.invocation_write_mb)", serving.write_quota);
+            return self.refuse(permit.call(), self.quota_denial(WRITE_QUOTA, sentence).into()).await;
         }
         let brief = permit.call().without_args();
         let (started, open) = match serving.audit.started(&serving.invocation, permit).await {
             Ok(both) => both,
             Err(unavailable) => {
                 let (unavailable, call) = *unavailable;
-                self.unwrite(bytes);
                 let sentence = unavailable.to_string();
                 return self.denied(&call, &self.plain_denial(DenialClass::AuditUnavailable, sentence));
             }
@@ -104,10 +101,6 @@ impl Dispatch {
             None => self.run(tool, file, started, gone, held).await,
             Some(why) => Err(why),
         };
-        // What was cut may yet be written.
-        if matches!(result, Ok(Err(_))) {
-            self.unwrite(bytes);
-        }
         self.complete(&brief, open, result, held.bytes() >= LARGE).await
     }
 
@@ -163,6 +156,7 @@ impl Dispatch {
             serving: self.serving.clone(),
             sandboxes: self.sandboxes.clone(),
             answers: self.rooms.answers.clone(),
+            written: self.written.clone(),
             held: taken.clone(),
             ending: ending.clone(),
         };
@@ -212,9 +206,8 @@ impl Dispatch {
                 }
             }
             Ok(Err(e)) if e.reason == TIMED_OUT => (CallOutcome::Timeout, failed(tool, e)),
-            Ok(Err(e)) if e.reason == QUOTA_EXCEEDED => {
-                let reply =
-                    self.refuse(call, self.plain_denial(DenialClass::QuotaExceeded, e.message).into()).await;
+            Ok(Err(e)) if is_quota(e.reason) => {
+                let reply = self.refuse(call, self.quota_denial(e.reason, e.message).into()).await;
                 (CallOutcome::Error { error: e.reason.to_owned() }, reply)
             }
             Ok(Err(e)) => (CallOutcome::Error { error: e.reason.to_owned() }, failed(tool, e)),
@@ -271,6 +264,11 @@ impl Dispatch {
             message: denial.class.as_str().to_owned(),
             data: Some(data),
         })
+    }
+
+    /// A refusal for a quota; the reason says which.
+    fn quota_denial(&self, reason: &'static str, sentence: String) -> Denial {
+        Denial { reason, rule: reason.to_owned(), ..self.plain_denial(DenialClass::QuotaExceeded, sentence) }
     }
 
     /// A refusal that no grant is behind: its reason is its class.

@@ -4,4 +4,5 @@
 pub mod store;
 mod usage;
 
-pub use store::{MemoryError, MemoryFile, Store, TENANT_QUOTA, Written};
+pub use store::{Allowance, MemoryError, MemoryFile, Store, TENANT_QUOTA, Written};
+pub use usage::Meter;

@@ -7,19 +7,18 @@
 //! old content or the new one. So it goes
 //!
 //! ```text
-//! quota → <uuid>/.tmp/<random> written, fsync → missing directories made, each fsynced in its parent → rename → fsync
+//! quotas → <uuid>/.tmp/<random> written, fsync → missing directories made, each fsynced in its parent → rename → fsync
 //! ```
 //!
 //! and an existing file is replaced. What a crash leaves in `.tmp` is swept at the next start.
 
-use super::usage::{self, Usage, cost};
+use super::usage::{self, Block, Meter};
 use crate::audit::canonical::hex;
-use crate::space::{KEPT_FREE, is_short};
+use crate::space::{Short, Space};
 use cyberos_proto::ids::TenantId;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
-use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -27,7 +26,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Largest file that is read or written.
 pub const MAX_FILE: u64 = 16 << 20;
@@ -41,6 +41,8 @@ pub const TENANT_QUOTA: u64 = 4 << 30;
 /// The first segment of every path.
 const ROOT: &str = "memories";
 const TEMPORARY: &str = ".tmp";
+/// A tenant that is full is counted anew after this time: the operator may have removed something.
+const RECOUNT: Duration = Duration::from_secs(60);
 
 /// A file of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +60,17 @@ pub struct Written {
     pub sha256: String,
     /// Whether there had been another content.
     pub replaced: bool,
+}
+
+/// What a write may take (`[2.8]`).
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    /// Bytes that the tenant may use in all.
+    pub tenant: u64,
+    /// What the invocation has written so far, replaced files included.
+    pub written: Arc<Meter>,
+    /// And may write.
+    pub invocation: u64,
 }
 
 /// Why a file is not read or written.
@@ -92,7 +105,9 @@ pub enum MemoryError {
         size: u64,
     },
     /// The tenant's quota is used up (`quota_exceeded`).
-    #[error("the tenant's memory uses {used} of {quota} bytes, and {needed} more are needed")]
+    #[error(
+        "the tenant's memory uses {used} of {quota} bytes (quota.tenant_store_mb), and {needed} more are needed"
+    )]
     TenantFull {
         /// Bytes in use.
         used: u64,
@@ -101,9 +116,21 @@ pub enum MemoryError {
         /// Bytes that the write needs.
         needed: u64,
     },
+    /// The invocation's quota is used up (`quota_exceeded`).
+    #[error(
+        "the invocation has written {written} of {quota} bytes (quota.invocation_write_mb), and {needed} more are needed"
+    )]
+    InvocationFull {
+        /// Bytes written.
+        written: u64,
+        /// Bytes allowed.
+        quota: u64,
+        /// Bytes that the write needs.
+        needed: u64,
+    },
     /// Too little space is left on the file system (`quota_exceeded`).
-    #[error("the file system of the memory store is nearly full: {KEPT_FREE} % of it stay free")]
-    DiskFull,
+    #[error("{0}")]
+    DiskFull(Short),
     /// The system refused something.
     #[error("the memory store cannot {doing} {path}: {error}")]
     Io {
@@ -119,13 +146,15 @@ pub enum MemoryError {
 impl MemoryError {
     /// Whether it is a refusal of class `quota_exceeded` rather than a failure of the tool.
     pub fn is_quota(&self) -> bool {
-        matches!(self, MemoryError::TenantFull { .. } | MemoryError::DiskFull)
+        matches!(
+            self,
+            MemoryError::TenantFull { .. } | MemoryError::InvocationFull { .. } | MemoryError::DiskFull(_)
+        )
     }
 
     pub(super) fn io(doing: &'static str, path: &str, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ENOSPC | Errno::EDQUOT) => MemoryError::DiskFull,
             Some(Errno::ENOENT) => MemoryError::NotFound { path: path.to_owned() },
             Some(Errno::ELOOP | Errno::EXDEV | Errno::ENOTDIR | Errno::EISDIR | Errno::ENXIO) => {
                 MemoryError::NotAFile { path: path.to_owned() }
@@ -139,6 +168,8 @@ impl MemoryError {
 #[derive(Debug)]
 pub struct Store {
     tenants: OwnedFd,
+    space: Space,
+    block: Block,
     open: Mutex<HashMap<TenantId, Arc<Tenant>>>,
 }
 
@@ -146,8 +177,10 @@ pub struct Store {
 struct Tenant {
     dir: OwnedFd,
     temporary: OwnedFd,
-    /// What its files cost; what a write will cost is counted before it is written.
-    usage: Usage,
+    /// What its files and directories take; what a write will take is counted before it is written.
+    usage: Meter,
+    /// When all of it was last counted: while it is, nothing is written.
+    counted: RwLock<Instant>,
     /// Held from the look at what a rename replaces to the rename.
     naming: Mutex<()>,
 }
@@ -165,7 +198,9 @@ impl Store {
         if !dir.metadata().map_err(|e| MemoryError::io("open", &shown, e))?.is_dir() {
             return Err(MemoryError::NotAFile { path: shown });
         }
-        let store = Store { tenants: dir.into(), open: Mutex::default() };
+        let space = Space::open(tenants).map_err(|e| MemoryError::io("open", &shown, e))?;
+        let block = Block::of(dir.as_fd()).map_err(|e| MemoryError::io("measure", &shown, e))?;
+        let store = Store { tenants: dir.into(), space, block, open: Mutex::default() };
         for name in usage::names(store.tenants.as_fd()).map_err(|e| MemoryError::io("list", &shown, e))? {
             // Other entries are not ours.
             if let Some(id) = name.to_str().and_then(|name| name.parse::<TenantId>().ok())
@@ -207,50 +242,102 @@ impl Store {
         Ok(MemoryFile { bytes, sha256 })
     }
 
-    /// Makes `bytes` the content of the canonical path `path` of `tenant`, which may use `quota` bytes in all. Durable
-    /// when it returns.
+    /// Makes `bytes` the content of the canonical path `path` of `tenant`, within what is allowed. Durable when it
+    /// returns.
     pub fn write(
         &self,
         tenant: TenantId,
         path: &str,
         bytes: &[u8],
-        quota: u64,
+        allowed: &Allowance,
     ) -> Result<Written, MemoryError> {
         let (parents, name) = check(path)?;
         let size = bytes.len() as u64;
         if size > MAX_FILE {
             return Err(MemoryError::TooLarge { path: path.to_owned(), size });
         }
-        self.enough_space(size)?;
+        // Before a tenant's first directory is made.
+        self.enough_space(self.block.cost(size), 1)?;
         let Some(tenant) = self.tenant(tenant, true)? else {
             return Err(MemoryError::NotFound { path: path.to_owned() });
         };
-        // Given back unless the write succeeds; a file that is replaced counts until it is.
-        let mut held = tenant.usage.hold(cost(size), quota)?;
-        let temporary = Temporary::write(&tenant, bytes).map_err(|e| MemoryError::io("write", path, e))?;
-        let mut parent = tenant.dir.try_clone().map_err(|e| MemoryError::io("open", path, e))?;
+        match self.write_counted(&tenant, (&parents, name, path), bytes, allowed) {
+            Err(MemoryError::TenantFull { .. }) if self.recounted(&tenant)? => {
+                self.write_counted(&tenant, (&parents, name, path), bytes, allowed)
+            }
+            done => done,
+        }
+    }
+
+    fn write_counted(
+        &self,
+        tenant: &Tenant,
+        (parents, name, path): (&[&str], &str, &str),
+        bytes: &[u8],
+        allowed: &Allowance,
+    ) -> Result<Written, MemoryError> {
+        let io = |doing| move |e: Errno| self.failed(doing, path, e);
+        let _counted = tenant.counted.read().unwrap_or_else(PoisonError::into_inner);
+        let made = missing(tenant.dir.as_fd(), parents).map_err(io("open"))?;
+        let (file, directory) = (self.block.cost(bytes.len() as u64), self.block.cost(0));
+        let needed = file + directory * made;
+        self.enough_space(needed, 1 + made)?;
+        // Given back as far as the write does not take it; a file that is replaced counts until it is.
+        let held = tenant.usage.hold(needed, allowed.tenant);
+        let mut held =
+            held.map_err(|used| MemoryError::TenantFull { used, quota: allowed.tenant, needed })?;
+        let charged = allowed.written.hold(needed, allowed.invocation);
+        let mut charged = charged.map_err(|written| MemoryError::InvocationFull {
+            written,
+            quota: allowed.invocation,
+            needed,
+        })?;
+        let mut spend = |taken: u64| {
+            held.spend(taken);
+            charged.spend(taken);
+        };
+        let (temporary, file) =
+            Temporary::write(tenant, bytes, self.block).map_err(|e| self.failed("write", path, e))?;
+        let mut parent = tenant.dir.try_clone().map_err(|e| self.failed("open", path, e))?;
         for segment in parents {
-            let (next, made) = directory(parent.as_fd(), segment)
-                .map_err(|e| MemoryError::io("make the directory of", path, e))?;
+            let before = usage::size_of(parent.as_fd(), self.block);
+            let (next, made) =
+                self::directory(parent.as_fd(), segment).map_err(io("make the directory of"))?;
             if made {
-                tenant.usage.add(cost(0));
+                // It stays, whatever becomes of the file.
+                spend(usage::size_of(next.as_fd(), self.block));
+                spend(usage::size_of(parent.as_fd(), self.block).saturating_sub(before));
             }
             parent = next;
         }
         let replaced = {
             let _naming = relock(&tenant.naming);
-            let replaced = replaced(parent.as_fd(), name, path)?;
-            renameat(&tenant.temporary, temporary.name.as_str(), &parent, name)
-                .map_err(|e| MemoryError::io("rename to", path, e))?;
+            let replaced = replaced(parent.as_fd(), name, path, self.block)?;
+            let before = usage::size_of(parent.as_fd(), self.block);
+            renameat(&tenant.temporary, temporary.name.as_str(), &parent, name).map_err(io("rename to"))?;
             temporary.keep();
-            held.keep(replaced.map_or(0, cost));
+            spend(file);
+            spend(usage::size_of(parent.as_fd(), self.block).saturating_sub(before));
+            tenant.usage.give_back(replaced.unwrap_or(0));
             replaced
         };
-        fsync(&parent).map_err(|e| MemoryError::io("sync the directory of", path, e))?;
+        fsync(&parent).map_err(io("sync the directory of"))?;
         Ok(Written { sha256: hex(&Sha256::digest(bytes)), replaced: replaced.is_some() })
     }
 
-    /// Bytes that the files of `tenant` use, each at least a block.
+    /// Counts a tenant anew if that was long ago; whether it did.
+    fn recounted(&self, tenant: &Tenant) -> Result<bool, MemoryError> {
+        let mut counted = tenant.counted.write().unwrap_or_else(PoisonError::into_inner);
+        let due = counted.elapsed() >= RECOUNT;
+        if due {
+            let taken = usage::count(tenant.dir.as_fd(), self.block);
+            tenant.usage.set(taken.map_err(|e| MemoryError::io("count", "a tenant's files", e))?);
+            *counted = Instant::now();
+        }
+        Ok(due)
+    }
+
+    /// Bytes that the files and directories of `tenant` take, each at least a block.
     pub fn used(&self, tenant: TenantId) -> u64 {
         self.tenant(tenant, false).ok().flatten().map_or(0, |tenant| tenant.usage.bytes())
     }
@@ -280,18 +367,27 @@ impl Store {
             tracing::info!(tenant = name, file = ?left, "swept a write that did not finish");
             unlinkat(&temporary, left.as_os_str(), UnlinkatFlags::NoRemoveDir).map_err(fault("sweep"))?;
         }
-        let usage = Usage::count(dir.as_fd()).map_err(fault("count"))?;
-        let tenant = Arc::new(Tenant { dir, temporary, usage, naming: Mutex::default() });
+        let usage = Meter::default();
+        usage.set(usage::count(dir.as_fd(), self.block).map_err(fault("count"))?);
+        let counted = RwLock::new(Instant::now());
+        let tenant = Arc::new(Tenant { dir, temporary, usage, counted, naming: Mutex::default() });
         open.insert(id, Arc::clone(&tenant));
         Ok(Some(tenant))
     }
 
-    fn enough_space(&self, size: u64) -> Result<(), MemoryError> {
-        let fs = fstatvfs(&self.tenants).map_err(|e| MemoryError::io("measure", "tenants", e))?;
-        if is_short(&fs, size) {
-            return Err(MemoryError::DiskFull);
+    fn enough_space(&self, bytes: u64, files: u64) -> Result<(), MemoryError> {
+        match self.space.lacks(bytes, files).map_err(|e| MemoryError::io("measure", "tenants", e))? {
+            Some(short) => Err(MemoryError::DiskFull(short)),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    fn failed(&self, doing: &'static str, path: &str, error: impl Into<io::Error>) -> MemoryError {
+        let error = error.into();
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOSPC | Errno::EDQUOT) => MemoryError::DiskFull(self.space.full()),
+            _ => MemoryError::io(doing, path, error),
+        }
     }
 }
 
@@ -303,8 +399,8 @@ struct Temporary<'a> {
 }
 
 impl Temporary<'_> {
-    /// Writes `bytes` to a new file, and to the disk.
-    fn write<'a>(tenant: &'a Tenant, bytes: &[u8]) -> io::Result<Temporary<'a>> {
+    /// Writes `bytes` to a new file, and to the disk; and what it takes there.
+    fn write<'a>(tenant: &'a Tenant, bytes: &[u8], block: Block) -> io::Result<(Temporary<'a>, u64)> {
         let mut random = [0u8; 16];
         getrandom::fill(&mut random).map_err(|e| io::Error::other(e.to_string()))?;
         let name = hex(&random);
@@ -313,7 +409,8 @@ impl Temporary<'_> {
         let temporary = Temporary { dir: tenant.temporary.as_fd(), name, kept: std::cell::Cell::new(false) };
         file.write_all(bytes)?;
         file.sync_all()?;
-        Ok(temporary)
+        let taken = block.taken(&fstat(&file)?);
+        Ok((temporary, taken))
     }
 
     fn keep(&self) {
@@ -367,6 +464,19 @@ pub(super) fn beneath(dir: BorrowedFd<'_>, path: &str, flags: OFlag) -> Result<O
     }
 }
 
+/// How many of the directories `parents`, each in the one before, are not there.
+fn missing(dir: BorrowedFd<'_>, parents: &[&str]) -> Result<u64, Errno> {
+    let mut there = dir.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
+    for (depth, segment) in parents.iter().enumerate() {
+        there = match beneath(there.as_fd(), segment, OFlag::O_PATH | OFlag::O_DIRECTORY) {
+            Ok(next) => next,
+            Err(Errno::ENOENT) => return Ok((parents.len() - depth) as u64),
+            Err(e) => return Err(e),
+        };
+    }
+    Ok(0)
+}
+
 /// The directory `name` of `dir`, and whether it had to be made. Durable.
 fn directory(dir: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, bool), Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
@@ -384,13 +494,18 @@ fn directory(dir: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, bool), Errno> 
     Ok((beneath(dir, name, flags)?, made))
 }
 
-/// Size of the file that a rename to `name` would replace.
-fn replaced(parent: BorrowedFd<'_>, name: &str, path: &str) -> Result<Option<u64>, MemoryError> {
+/// What the file takes that a rename to `name` would replace.
+fn replaced(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    path: &str,
+    block: Block,
+) -> Result<Option<u64>, MemoryError> {
     match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Err(Errno::ENOENT) => Ok(None),
         Err(e) => Err(MemoryError::io("look at", path, e)),
         Ok(stat) if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG => {
-            Ok(Some(u64::try_from(stat.st_size).unwrap_or(0)))
+            Ok(Some(block.taken(&stat)))
         }
         Ok(_) => Err(MemoryError::NotAFile { path: path.to_owned() }),
     }

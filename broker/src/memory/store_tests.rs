@@ -17,6 +17,16 @@ fn real(dir: &tempfile::TempDir, path: &str) -> std::path::PathBuf {
     dir.path().join("tenants").join(T.to_string()).join(path)
 }
 
+/// A tenant's quota, and an invocation without one.
+fn within(tenant: u64) -> Allowance {
+    Allowance { tenant, written: Arc::default(), invocation: u64::MAX }
+}
+
+/// What a file of so many bytes costs on the file system of `store`.
+fn cost(store: &Store, size: u64) -> u64 {
+    store.block.cost(size)
+}
+
 fn leftovers(dir: &tempfile::TempDir) -> usize {
     fs::read_dir(real(dir, ".tmp")).unwrap().count()
 }
@@ -26,13 +36,13 @@ fn what_was_written_is_read_and_replaced_as_a_whole() {
     let (dir, store) = store();
     assert!(matches!(store.read(T, P), Err(MemoryError::NotFound { .. })));
     assert!(!real(&dir, "").exists(), "reading makes nothing");
-    let first = store.write(T, P, b"one", TENANT_QUOTA).unwrap();
+    let first = store.write(T, P, b"one", &within(TENANT_QUOTA)).unwrap();
     assert!(!first.replaced);
     let read = store.read(T, P).unwrap();
     assert_eq!((read.bytes.as_slice(), &read.sha256), (b"one".as_slice(), &first.sha256));
     assert_eq!(first.sha256, "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed");
     let mut held = File::open(real(&dir, P)).unwrap();
-    assert!(store.write(T, P, b"two", TENANT_QUOTA).unwrap().replaced);
+    assert!(store.write(T, P, b"two", &within(TENANT_QUOTA)).unwrap().replaced);
     assert_eq!(store.read(T, P).unwrap().bytes, b"two");
     let mut old = String::new();
     held.read_to_string(&mut old).unwrap();
@@ -46,11 +56,14 @@ fn what_was_written_is_read_and_replaced_as_a_whole() {
 fn a_tenant_never_reads_anothers() {
     let (_dir, store) = store();
     let other: TenantId = "11111111-2222-4333-8444-555555555555".parse().unwrap();
-    store.write(T, P, b"mine", TENANT_QUOTA).unwrap();
+    store.write(T, P, b"mine", &within(TENANT_QUOTA)).unwrap();
     assert!(matches!(store.read(other, P), Err(MemoryError::NotFound { .. })));
     for path in [format!("memories/../../{T}/{P}"), format!("memories/../{P}"), format!("../{T}/{P}")] {
         assert!(matches!(store.read(other, &path), Err(MemoryError::BadPath { .. })), "{path}");
-        assert!(matches!(store.write(other, &path, b"x", TENANT_QUOTA), Err(MemoryError::BadPath { .. })));
+        assert!(matches!(
+            store.write(other, &path, b"x", &within(TENANT_QUOTA)),
+            Err(MemoryError::BadPath { .. })
+        ));
     }
 }
 
@@ -78,12 +91,12 @@ fn a_path_that_is_not_canonical_is_refused_here_too() {
     for path in bad {
         assert!(matches!(store.read(T, path), Err(MemoryError::BadPath { .. })), "{path:?}");
         assert!(
-            matches!(store.write(T, path, b"", TENANT_QUOTA), Err(MemoryError::BadPath { .. })),
+            matches!(store.write(T, path, b"", &within(TENANT_QUOTA)), Err(MemoryError::BadPath { .. })),
             "{path:?}"
         );
     }
     for path in ["memories/..hidden/ý.md", "memories/a\nb", "memories/-rf", "memories/.tmp"] {
-        store.write(T, path, b"x", TENANT_QUOTA).unwrap();
+        store.write(T, path, b"x", &within(TENANT_QUOTA)).unwrap();
         assert_eq!(store.read(T, path).unwrap().bytes, b"x");
     }
 }
@@ -91,7 +104,7 @@ fn a_path_that_is_not_canonical_is_refused_here_too() {
 #[test]
 fn nothing_that_lies_in_the_tree_leads_out_of_it_or_blocks() {
     let (dir, store) = store();
-    store.write(T, P, b"x", TENANT_QUOTA).unwrap();
+    store.write(T, P, b"x", &within(TENANT_QUOTA)).unwrap();
     let secret = dir.path().join("secret");
     fs::create_dir(&secret).unwrap();
     fs::write(secret.join("a.md"), "secret").unwrap();
@@ -112,7 +125,7 @@ fn nothing_that_lies_in_the_tree_leads_out_of_it_or_blocks() {
         assert!(matches!(store.read(T, path), Err(MemoryError::NotAFile { .. })), "read {path}");
         let before = store.used(T);
         assert!(
-            matches!(store.write(T, path, b"y", TENANT_QUOTA), Err(MemoryError::NotAFile { .. })),
+            matches!(store.write(T, path, b"y", &within(TENANT_QUOTA)), Err(MemoryError::NotAFile { .. })),
             "write {path}"
         );
         assert_eq!(store.used(T), before, "a failed write costs nothing");
@@ -123,7 +136,7 @@ fn nothing_that_lies_in_the_tree_leads_out_of_it_or_blocks() {
     // A tenant's directory that is a link is none.
     let other: TenantId = "11111111-2222-4333-8444-555555555555".parse().unwrap();
     symlink(&secret, dir.path().join("tenants").join(other.to_string())).unwrap();
-    assert!(store.read(other, P).is_err() && store.write(other, P, b"", TENANT_QUOTA).is_err());
+    assert!(store.read(other, P).is_err() && store.write(other, P, b"", &within(TENANT_QUOTA)).is_err());
     assert!(Store::open(&dir.path().join("tenants")).is_err(), "and a start says so");
 }
 
@@ -132,14 +145,14 @@ fn the_quota_holds_across_replacements_failures_and_restarts() {
     let (dir, store) = store();
     let quota = 10 * 4096;
     // memories, notes and one block.
-    store.write(T, P, &[1; 4096], quota).unwrap();
+    store.write(T, P, &[1; 4096], &within(quota)).unwrap();
     // A tenant's own .tmp is counted at a start as well.
     let used = store.used(T);
-    store.write(T, P, &[2; 100], quota).unwrap();
+    store.write(T, P, &[2; 100], &within(quota)).unwrap();
     assert_eq!(store.used(T), used, "a replaced file costs once");
     let mut written = 1;
     let refused = loop {
-        match store.write(T, &format!("memories/notes/{written}"), b"", quota) {
+        match store.write(T, &format!("memories/notes/{written}"), b"", &within(quota)) {
             Ok(_) => written += 1,
             Err(e) => break e,
         }
@@ -148,22 +161,82 @@ fn the_quota_holds_across_replacements_failures_and_restarts() {
     assert!(matches!(refused, MemoryError::TenantFull { quota: 40_960, needed: 4096, .. }));
     assert!(written < 10, "empty files are not free");
     let full = store.used(T);
-    assert!(store.write(T, "memories/new/x", b"", quota).is_err_and(|e| e.is_quota()));
+    assert!(store.write(T, "memories/new/x", b"", &within(quota)).is_err_and(|e| e.is_quota()));
     assert!(!real(&dir, "memories/new").exists());
     assert!(matches!(
-        store.write(T, P, &vec![0; usize::try_from(MAX_FILE).unwrap() + 1], u64::MAX),
+        store.write(T, P, &vec![0; usize::try_from(MAX_FILE).unwrap() + 1], &within(u64::MAX)),
         Err(MemoryError::TooLarge { size, .. }) if size == MAX_FILE + 1
     ));
     drop(store);
     let store = Store::open(&dir.path().join("tenants")).unwrap();
     assert_eq!(store.used(T), full);
-    assert!(store.write(T, "memories/notes/x", b"", quota).is_err_and(|e| e.is_quota()));
+    assert!(store.write(T, "memories/notes/x", b"", &within(quota)).is_err_and(|e| e.is_quota()));
+}
+
+#[test]
+fn an_invocation_pays_for_every_block_that_its_writes_take_and_for_nothing_else() {
+    let (dir, store) = store();
+    let unit = cost(&store, 0);
+    let allowed = Allowance { invocation: 10 * unit, ..within(TENANT_QUOTA) };
+    let write = |path: &str, size: u64| {
+        store
+            .write(T, path, &vec![7; usize::try_from(size).unwrap()], &allowed)
+            .map(|_| allowed.written.bytes())
+    };
+    // The file, memories and a.
+    assert_eq!(write("memories/a/x", 1).unwrap(), 3 * unit);
+    assert_eq!(
+        write("memories/a/x", unit + 1).unwrap(),
+        5 * unit,
+        "what is replaced was written all the same"
+    );
+    assert!(matches!(write("memories/a", 1), Err(MemoryError::NotAFile { .. })));
+    assert!(matches!(write("memories/a/x/y/z", 1), Err(MemoryError::NotAFile { .. })));
+    assert_eq!(allowed.written.bytes(), 5 * unit, "a failed write takes nothing");
+    let refused = write("memories/b/c/d/e/f/x", 1).unwrap_err();
+    assert!(matches!(refused, MemoryError::InvocationFull { written, quota, needed }
+        if (written, quota, needed) == (5 * unit, 10 * unit, 6 * unit)));
+    assert!(!real(&dir, "memories/b").exists(), "nothing is made of a write that is refused");
+    assert_eq!(write("memories/b/c/d/e/x", 0).unwrap(), 10 * unit);
+    assert!(write("memories/a/x", 0).is_err_and(|e| e.is_quota()));
+    let used = store.used(T);
+    drop(store);
+    assert_eq!(Store::open(&dir.path().join("tenants")).unwrap().used(T), used);
+}
+
+#[test]
+fn a_directory_that_grows_is_paid_for() {
+    let (dir, store) = store();
+    let allowed = within(TENANT_QUOTA);
+    for n in 0..100 {
+        // Names so long that few fit into a block.
+        store.write(T, &format!("memories/{n:03}{}", "n".repeat(250)), b"", &allowed).unwrap();
+    }
+    let files = 100 * cost(&store, 0);
+    let grown = real(&dir, "memories").metadata().unwrap().blocks() * 512;
+    assert!(grown > cost(&store, 0), "this file system's directories don't grow: {grown}");
+    assert_eq!(allowed.written.bytes(), files + grown);
+}
+
+#[test]
+fn what_an_operator_removes_can_be_used_again_without_a_restart() {
+    let (dir, store) = store();
+    let quota = 8 * cost(&store, 0);
+    let full = |n: usize| store.write(T, &format!("memories/{n}"), b"", &within(quota));
+    let fits = (0..).take_while(|n| full(*n).is_ok()).count();
+    for n in 0..fits {
+        fs::remove_file(real(&dir, &format!("memories/{n}"))).unwrap();
+    }
+    assert!(full(0).is_err_and(|e| e.is_quota()), "counting is not repeated at every refusal");
+    let tenant = store.tenant(T, false).unwrap().unwrap();
+    *tenant.counted.write().unwrap() = Instant::now().checked_sub(RECOUNT).unwrap();
+    assert_eq!((0..).take_while(|n| full(*n).is_ok()).count(), fits);
 }
 
 #[test]
 fn a_file_that_grew_too_large_is_not_read() {
     let (dir, store) = store();
-    store.write(T, P, b"x", TENANT_QUOTA).unwrap();
+    store.write(T, P, b"x", &within(TENANT_QUOTA)).unwrap();
     File::options().write(true).open(real(&dir, P)).unwrap().set_len(MAX_FILE + 1).unwrap();
     assert!(matches!(store.read(T, P), Err(MemoryError::TooLarge { .. })));
 }
@@ -171,7 +244,7 @@ fn a_file_that_grew_too_large_is_not_read() {
 #[test]
 fn a_start_sweeps_what_did_not_finish_and_nothing_else() {
     let (dir, store) = store();
-    store.write(T, P, b"x", TENANT_QUOTA).unwrap();
+    store.write(T, P, b"x", &within(TENANT_QUOTA)).unwrap();
     drop(store);
     fs::write(real(&dir, ".tmp/0123"), "half").unwrap();
     fs::create_dir(dir.path().join("tenants/not-a-tenant")).unwrap();
@@ -206,27 +279,27 @@ fn below_five_percent_free_nothing_is_written() {
     let store = Store::open(&dir.path().join("tenants")).unwrap();
     let mut written = 0;
     let refused = loop {
-        match store.write(T, &format!("memories/{written}"), &[7; 8192], TENANT_QUOTA) {
+        match store.write(T, &format!("memories/{written}"), &[7; 8192], &within(TENANT_QUOTA)) {
             Ok(_) => written += 1,
             Err(e) => break e,
         }
     };
     let (free, all) = {
-        let fs = fstatvfs(&store.tenants).unwrap();
+        let fs = nix::sys::statvfs::fstatvfs(&store.tenants).unwrap();
         (fs.blocks_available(), fs.blocks())
     };
     assert_eq!(store.read(T, "memories/0").unwrap().bytes, [7; 8192], "reading goes on");
-    assert!(refused.is_quota() && matches!(refused, MemoryError::DiskFull), "{refused}");
+    assert!(refused.is_quota() && matches!(refused, MemoryError::DiskFull(_)), "{refused}");
     assert!(written > 50 && free * 100 >= all * 5, "{written} written, {free} of {all} blocks free");
 }
 
 #[test]
 fn a_directory_that_may_not_be_written_is_a_failure_and_no_refusal() {
     let (dir, store) = store();
-    store.write(T, P, b"x", TENANT_QUOTA).unwrap();
+    store.write(T, P, b"x", &within(TENANT_QUOTA)).unwrap();
     fs::set_permissions(real(&dir, "memories"), fs::Permissions::from_mode(0o500)).unwrap();
     // Root may still write: then it must simply work.
-    match store.write(T, "memories/b", b"", TENANT_QUOTA) {
+    match store.write(T, "memories/b", b"", &within(TENANT_QUOTA)) {
         Ok(_) => assert!(nix::unistd::geteuid().is_root()),
         Err(e) => assert!(!e.is_quota() && e.to_string().contains("memories/b"), "{e}"),
     }
@@ -240,7 +313,7 @@ fn concurrent_writers_of_one_path_leave_one_whole_content_and_a_right_sum() {
             let store = &store;
             s.spawn(move || {
                 for n in 0..20usize {
-                    store.write(T, P, &vec![letter; 1 + n * 1000], TENANT_QUOTA).unwrap();
+                    store.write(T, P, &vec![letter; 1 + n * 1000], &within(TENANT_QUOTA)).unwrap();
                     let read = store.read(T, P).unwrap().bytes;
                     assert!(read.iter().all(|b| *b == read[0]), "two contents mixed");
                 }
@@ -248,8 +321,8 @@ fn concurrent_writers_of_one_path_leave_one_whole_content_and_a_right_sum() {
         }
     });
     let size = store.read(T, P).unwrap().bytes.len() as u64;
-    let directories = 3 * cost(0) - cost(0);
-    assert_eq!(store.used(T) - cost(size) - directories, cost(0), "and .tmp");
+    let directories = 3 * cost(&store, 0) - cost(&store, 0);
+    assert_eq!(store.used(T) - cost(&store, size) - directories, cost(&store, 0), "and .tmp");
 }
 
 const CHILD: &str = "CYBEROS_TEST_MEMORY_CHILD";
@@ -260,7 +333,7 @@ fn child_of_the_next_test() {
     let Some(tenants) = std::env::var_os(CHILD) else { return };
     let store = Store::open(Path::new(&tenants)).unwrap();
     for letter in (b'a'..=b'z').cycle() {
-        store.write(T, P, &vec![letter; 300_000], TENANT_QUOTA).unwrap();
+        store.write(T, P, &vec![letter; 300_000], &within(TENANT_QUOTA)).unwrap();
         println!("\nwritten");
     }
 }
@@ -305,7 +378,7 @@ proptest! {
         let mut model = std::collections::BTreeMap::new();
         for (name, bytes) in &writes {
             let path = format!("memories/{name}");
-            match store.write(T, &path, bytes, TENANT_QUOTA) {
+            match store.write(T, &path, bytes, &within(TENANT_QUOTA)) {
                 Ok(written) => prop_assert_eq!(written.replaced, model.insert(path, bytes).is_some()),
                 Err(MemoryError::BadPath { .. }) => prop_assert!(name.split('/').any(|s| matches!(s, "" | "." | ".."))),
                 // `c` as a file and as a directory.

@@ -1,13 +1,13 @@
 //! Bash: a command line in a sandbox of its own (`[4.6]`). It sees the skill's sealed copy and the granted directories,
 //! reaches no socket, and nothing of it outlives the call: however the call ends, the helper ends the sandbox.
 
-use super::{Context, Deps, Ending, QUOTA_EXCEEDED, TIMED_OUT, Tool, ToolError, ToolResult, args, internal};
+use super::{Context, DISK_LOW, Deps, Ending, TIMED_OUT, Tool, ToolError, ToolResult, args, internal};
 use crate::audit::Started;
 use crate::call::{Call, Invocation, Subject};
 use crate::grants::Directory;
 use crate::helper::{Helper, HelperError, Spawned};
 use crate::running::millis;
-use crate::space::{KEPT_FREE, Space};
+use crate::space::Space;
 use cyberos_proto::ids::InvocationId;
 use cyberos_proto::message::{Exit, Refusal};
 use cyberos_proto::plan::{Bind, BindKind, Feature, MAX_WORD_BYTES, Profile, SandboxPath, SpawnPlan};
@@ -163,14 +163,9 @@ impl Bash {
         loop {
             let (space, others) = (self.space.clone(), written.clone());
             match tokio::task::spawn_blocking(move || space.look_again(&others)).await {
-                Ok(Ok(Some(pause))) => tokio::time::sleep(pause).await,
-                Ok(Ok(None)) => {
-                    return ToolError {
-                        reason: QUOTA_EXCEEDED,
-                        message: format!(
-                            "less than {KEPT_FREE} % is free where the broker keeps its state, or where Bash may write"
-                        ),
-                    };
+                Ok(Ok(Ok(pause))) => tokio::time::sleep(pause).await,
+                Ok(Ok(Err(short))) => {
+                    return ToolError { reason: DISK_LOW, message: format!("Bash is ended: {short}") };
                 }
                 Ok(Err(e)) => {
                     tracing::error!(error = %e, "free space cannot be measured, so Bash does not run");

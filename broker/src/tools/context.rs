@@ -6,6 +6,7 @@ use crate::beneath::Pinned;
 use crate::call::Invocation;
 use crate::dispatch::Serving;
 use crate::grants::{Directory, Limits};
+use crate::memory::{Allowance, Meter};
 use crate::rooms::{Held, Room};
 use crate::workers::Stop;
 use std::os::fd::OwnedFd;
@@ -22,6 +23,8 @@ pub(crate) struct Means {
     pub(crate) answers: Room,
     /// Where it learns what the result takes of `answers`.
     pub(crate) held: Arc<Mutex<Held>>,
+    /// What the invocation has written.
+    pub(crate) written: Arc<Meter>,
     pub(crate) ending: Ending,
 }
 
@@ -76,6 +79,11 @@ impl Context {
     /// Where the call leaves what must be over before it counts as completed, however it is cut.
     pub(super) fn ending(&self) -> Ending {
         self.means.ending.clone()
+    }
+
+    /// What a write to the memory of a tenant that may use `tenant` bytes may take.
+    pub(super) fn allowance(&self, tenant: u64) -> Allowance {
+        Allowance { tenant, written: self.means.written.clone(), invocation: self.means.serving.write_quota }
     }
 
     /// Waits until the invocation may hold `bytes` more for this call's result. A tool asks once, before it makes

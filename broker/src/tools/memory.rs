@@ -12,7 +12,9 @@
 //!
 //! with `ts` in ns since 1970, as in the ledger.
 
-use super::{Context, Deps, QUOTA_EXCEEDED, Tool, ToolError, ToolResult, args, internal};
+use super::{
+    Context, DISK_LOW, Deps, MEMORY_QUOTA, Tool, ToolError, ToolResult, WRITE_QUOTA, args, internal,
+};
 use crate::audit::clock::{Month, now_ns};
 use crate::audit::{Audit, Emitted, Started};
 use crate::call::{Call, Invocation, Subject, Target};
@@ -246,7 +248,8 @@ async fn emit(
     };
     let content = format!("{FENCE}{meta}\n{FENCE}{body}").into_bytes();
     let (bytes, tenant, to) = (content.len() as u64, invocation.tenant, path.clone());
-    let write = move |_: &crate::workers::Stop| store.write(tenant, &to, &content, quota).map_err(failed);
+    let allowed = context.allowance(quota);
+    let write = move |_: &crate::workers::Stop| store.write(tenant, &to, &content, &allowed).map_err(failed);
     let written = context.blocking(write).await?;
     let emitted = Emitted {
         kind: &args.kind,
@@ -322,7 +325,9 @@ fn failed(e: MemoryError) -> ToolError {
         MemoryError::BadPath { .. } => "invalid_path",
         MemoryError::NotAFile { .. } => "not_a_file",
         MemoryError::TooLarge { .. } => "too_large",
-        MemoryError::TenantFull { .. } | MemoryError::DiskFull => QUOTA_EXCEEDED,
+        MemoryError::TenantFull { .. } => MEMORY_QUOTA,
+        MemoryError::InvocationFull { .. } => WRITE_QUOTA,
+        MemoryError::DiskFull(_) => DISK_LOW,
         MemoryError::Io { .. } => "io_error",
     };
     if reason == "io_error" {

@@ -46,7 +46,7 @@ pub const HERE: [&str; 4] = ["Bash", "MemoryEmit", "MemoryRead", "Read"];
 /// What a tool answers, or why it failed (−32000).
 pub type ToolResult = Result<Map<String, Value>, ToolError>;
 
-/// A tool ran and failed. Two reasons mean more than that: [`TIMED_OUT`] and [`QUOTA_EXCEEDED`].
+/// A tool ran and failed. Some reasons mean more than that: [`TIMED_OUT`], and those of [`is_quota`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolError {
     /// A word that programs can compare (`not_found`, `timeout`, …).
@@ -57,8 +57,18 @@ pub struct ToolError {
 
 /// The reason of a call that ran out of its own time; its row says `timeout`.
 pub const TIMED_OUT: &str = "timeout";
-/// The reason of a call that found a quota used up once it ran: it is answered and recorded as a refusal (`[3.4]`).
-pub const QUOTA_EXCEEDED: &str = "quota_exceeded";
+/// Reasons of a call that found a quota used up once it ran: it is answered and recorded as a refusal of class
+/// `quota_exceeded` (`[3.4]`).
+pub const WRITE_QUOTA: &str = "write_quota";
+/// The same, the tenant's.
+pub const MEMORY_QUOTA: &str = "memory_quota";
+/// The same, for want of space.
+pub const DISK_LOW: &str = "disk_low";
+
+/// Whether a reason is that of a quota.
+pub(crate) fn is_quota(reason: &str) -> bool {
+    [WRITE_QUOTA, MEMORY_QUOTA, DISK_LOW].contains(&reason)
+}
 
 /// What a skill learns of a fault of ours.
 pub(crate) fn internal() -> ToolError {
@@ -82,7 +92,8 @@ pub trait Tool: Send + Sync {
     /// Checks the arguments and says what the call would touch. May complete them (a derived path). The error is the
     /// message of −32602.
     fn subject(&self, invocation: &Invocation, call: &mut Call) -> Result<Subject, String>;
-    /// Bytes that the call would write, against the invocation's quota (`[2.8]`).
+    /// Bytes that the call would write at least: a call that the invocation's quota has no room for is refused before it
+    /// starts (`[2.8]`). What it takes in the end is counted where it writes.
     fn writes(&self, _call: &Call) -> u64 {
         0
     }

@@ -167,21 +167,29 @@ async fn wrong_arguments_name_the_field_and_leave_a_row() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_quotas_refuse_and_failed_writes_cost_nothing() {
-    let line = Line::new(Options { write_quota: 100, tenant_quota: 64 << 10, ..options("\"memories/**\"") });
+    // Room for two directories and five notes of a block.
+    let line =
+        Line::new(Options { write_quota: 7 * 4096, tenant_quota: 64 << 10, ..options("\"memories/**\"") });
     let mut client = line.client().await;
     let emit = |bytes: usize, n: u32| json!({"kind": "a.b", "payload": "x".repeat(bytes), "path": format!("memories/x/{n}.md")});
     assert!(client.call("MemoryEmit", emit(60, 1)).await["result"].is_object());
-    let answer = client.call("MemoryEmit", emit(41, 2)).await;
-    assert_eq!(answer["error"]["code"], -32603, "{answer}");
-    assert_eq!(answer["error"]["message"], "quota_exceeded");
-    assert!(!file(&line, "memories/x/2.md").exists());
-    // A directory in the way: the write fails, and its 40 bytes are still there to be used.
+    for (bytes, n) in [(4 * 4096 + 1, 2), (8 * 4096, 2)] {
+        let answer = client.call("MemoryEmit", emit(bytes, n)).await;
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        assert_eq!(answer["error"]["message"], "quota_exceeded");
+        assert_eq!(answer["error"]["data"]["reason"], "write_quota");
+        assert!(!file(&line, "memories/x/2.md").exists());
+    }
+    // A directory in the way: the write fails, and its block is still there to be used.
     std::fs::create_dir(file(&line, "memories/x/3.md")).unwrap();
     assert_eq!(client.call("MemoryEmit", emit(40, 3)).await["error"]["data"]["reason"], "not_a_file");
-    assert!(client.call("MemoryEmit", emit(40, 4)).await["result"].is_object());
+    for n in 4..8 {
+        assert!(client.call("MemoryEmit", emit(40, n)).await["result"].is_object());
+    }
+    assert_eq!(client.call("MemoryEmit", emit(40, 8)).await["error"]["data"]["reason"], "write_quota");
     let rows = line.settled().await;
     let last: Vec<_> = rows.iter().map(|r| r.op.as_str()).collect();
-    assert_eq!(last.iter().filter(|op| **op == "skill.tool_denied").count(), 1);
+    assert_eq!(last.iter().filter(|op| **op == "skill.tool_denied").count(), 3);
 
     let line = Line::new(Options { tenant_quota: 16 << 10, ..options("\"memories/**\"") });
     let mut client = line.client().await;
@@ -191,6 +199,64 @@ async fn both_quotas_refuse_and_failed_writes_cost_nothing() {
     let kinds: Vec<_> = ops.iter().map(|(op, _)| op.as_str()).collect();
     assert_eq!(kinds, ["skill.tool_call_started", "skill.tool_denied", "skill.tool_call_completed"]);
     assert_eq!(ops[2].1["outcome"], "error");
+}
+
+/// Bytes of the disk that lie below a directory, itself left out.
+fn on_disk(dir: &std::path::Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let sizes = entries.map(|entry| {
+        let meta = entry.metadata().unwrap();
+        meta.blocks() * 512 + if meta.is_dir() { on_disk(&entry.path()) } else { 0 }
+    });
+    sizes.sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_invocation_takes_no_more_of_the_disk_than_its_write_quota_however_little_it_says() {
+    let quota = 2 << 20;
+    let line = Line::new(Options { write_quota: quota, ..options("\"memories/**\"") });
+    let mut client = line.client().await;
+    let before = on_disk(&line.dir.path().join("tenants"));
+    let mut written = 0;
+    let refused = loop {
+        // 29 new directories a call, and nothing to put into them.
+        let path = format!("memories/{written}{}/x.md", "/d".repeat(28));
+        let answer = client.call("MemoryEmit", json!({"kind": "a.b", "payload": "", "path": path})).await;
+        if answer["error"].is_object() {
+            break answer["error"].clone();
+        }
+        written += 1;
+        assert!(written < 1000, "{written} calls cost nothing");
+    };
+    assert_eq!(
+        (&refused["message"], &refused["data"]["reason"]),
+        (&json!("quota_exceeded"), &json!("write_quota"))
+    );
+    // The tenant's own directory and its .tmp are made once, and are nobody's.
+    let taken = on_disk(&line.dir.path().join("tenants")) - before - 2 * 4096;
+    assert!(taken <= quota && taken + (256 << 10) > quota, "{taken} bytes taken of {quota}");
+    line.settled().await;
+
+    // A tenant's own bound is counted the same way, and so is a note: its whole file.
+    let tenant_quota = 1 << 20;
+    let line = Line::new(Options { tenant_quota, ..options("\"memories/**\"") });
+    let mut client = line.client().await;
+    let mut written = 0;
+    let refused = loop {
+        let answer = client.call("MemoryEmit", json!({"kind": "a.b", "payload": format!("{written}")})).await;
+        if answer["error"].is_object() {
+            break answer["error"].clone();
+        }
+        written += 1;
+    };
+    assert_eq!(
+        (&refused["message"], &refused["data"]["reason"]),
+        (&json!("quota_exceeded"), &json!("memory_quota"))
+    );
+    let taken = on_disk(&line.dir.path().join("tenants").join(line.invocation.tenant.to_string()));
+    assert!(taken <= tenant_quota && taken + (64 << 10) > tenant_quota, "{taken} bytes of {tenant_quota}");
+    line.settled().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
