@@ -1,6 +1,6 @@
 //! Text that others chose, made fit for a terminal (`[2.6]`): what a skill, a file name or a ledger row says can't move
 //! the cursor, colour the screen, or turn the reading direction. It knows nothing of who prints it; every human output of
-//! a foreign text goes through here, machine output (`--json`, `--raw`) does not.
+//! a foreign text goes through here, machine output (`--json`) does not.
 
 use std::borrow::Cow;
 use std::fmt::Write;

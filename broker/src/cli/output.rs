@@ -94,33 +94,33 @@ pub(super) fn table(header: &[&str], rows: &[Vec<String>]) {
     }
 }
 
-/// A stream of a skill's output towards this process's own: raw when that is not a terminal or when asked, else with
-/// control characters shown escaped. Bytes that end inside a character wait for the rest.
+/// A stream of a skill's output towards this process's own: with control characters shown escaped on a terminal, always,
+/// and elsewhere when asked; else as it is. Bytes that end inside a character wait for the rest.
 #[derive(Debug)]
 pub(super) struct Relay {
-    raw: bool,
+    escape: bool,
     held: Vec<u8>,
 }
 
 impl Relay {
     /// For an output that is or is not a terminal.
-    pub(super) fn new(terminal: bool, raw: bool) -> Self {
-        Relay { raw: raw || !terminal, held: Vec::new() }
+    pub(super) fn new(terminal: bool, escape: bool) -> Self {
+        Relay { escape: escape || terminal, held: Vec::new() }
     }
 
     /// For standard output.
-    pub(super) fn stdout(raw: bool) -> Self {
-        Relay::new(std::io::stdout().is_terminal(), raw)
+    pub(super) fn stdout(escape: bool) -> Self {
+        Relay::new(std::io::stdout().is_terminal(), escape)
     }
 
     /// For standard error.
-    pub(super) fn stderr(raw: bool) -> Self {
-        Relay::new(std::io::stderr().is_terminal(), raw)
+    pub(super) fn stderr(escape: bool) -> Self {
+        Relay::new(std::io::stderr().is_terminal(), escape)
     }
 
     /// Writes what can be written of `bytes`.
     pub(super) fn write(&mut self, to: &mut impl Write, bytes: &[u8]) -> std::io::Result<()> {
-        if self.raw {
+        if !self.escape {
             to.write_all(bytes)?;
             return to.flush();
         }
@@ -133,6 +133,13 @@ impl Relay {
         let rest = self.held.split_off(complete);
         let text = String::from_utf8_lossy(&self.held).into_owned();
         self.held = rest;
+        to.write_all(escape_for_terminal(&text).as_bytes())?;
+        to.flush()
+    }
+
+    /// Writes what waits for a rest that does not come: the stream has ended.
+    pub(super) fn finish(&mut self, to: &mut impl Write) -> std::io::Result<()> {
+        let text = String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned();
         to.write_all(escape_for_terminal(&text).as_bytes())?;
         to.flush()
     }
@@ -149,9 +156,13 @@ mod tests {
         for piece in [&b"a\x1b]0;owned\x07b\r\n\xc3"[..], &b"\xa9 \xff\n"[..]] {
             relay.write(&mut out, piece).unwrap();
         }
+        // A stream that ends inside a character loses nothing.
+        relay.write(&mut out, b"end\xc3").unwrap();
+        relay.finish(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with("\nend\u{fffd}"), "{text:?}");
         assert!(!text.contains('\x1b') && !text.contains('\x07') && !text.contains('\r'), "{text:?}");
-        assert!(text.contains('é') && text.ends_with('\n'), "{text:?}");
+        assert!(text.contains('é'), "{text:?}");
     }
 
     #[test]
@@ -159,5 +170,9 @@ mod tests {
         let mut out = Vec::new();
         Relay::new(false, false).write(&mut out, b"\x1b[1m\xff").unwrap();
         assert_eq!(out, b"\x1b[1m\xff");
+        // Unless they are asked for escaped.
+        let mut out = Vec::new();
+        Relay::new(false, true).write(&mut out, b"\x1b[1m").unwrap();
+        assert_eq!(out, b"\\x1b[1m");
     }
 }

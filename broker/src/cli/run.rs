@@ -30,9 +30,9 @@ pub(super) struct Run {
     /// Print the invocation's id and don't wait
     #[arg(long, conflicts_with = "stdin")]
     detach: bool,
-    /// Show control characters as they are, also on a terminal
+    /// Show control characters escaped, as on a terminal, also when the output is a file or a pipe
     #[arg(long)]
-    raw: bool,
+    escape: bool,
     /// Arguments for the skill
     #[arg(last = true, value_name = "ARG")]
     args: Vec<OsString>,
@@ -51,7 +51,7 @@ impl Run {
         };
         Conversation {
             json: context.json,
-            raw: self.raw,
+            escape: self.escape,
             stdin: self.stdin && !self.detach,
             announce: self.detach,
         }
@@ -63,7 +63,7 @@ impl Run {
 /// What differs between the commands that show a program's output.
 pub(super) struct Conversation {
     pub(super) json: bool,
-    pub(super) raw: bool,
+    pub(super) escape: bool,
     pub(super) stdin: bool,
     /// Whether the invocation's id is the answer.
     pub(super) announce: bool,
@@ -92,8 +92,8 @@ impl Conversation {
                 }
             })
         });
-        let mut out = Relay::stdout(self.raw);
-        let mut err = Relay::stderr(self.raw);
+        let mut out = Relay::stdout(self.escape);
+        let mut err = Relay::stderr(self.escape);
         let mut started = Value::Null;
         let mut invocation: Option<String> = None;
         // With --json standard output is the answer's alone, and the skill's goes to standard error.
@@ -133,6 +133,8 @@ impl Conversation {
         if let Some(task) = feeding {
             task.abort();
         }
+        out.finish(&mut std::io::stdout())?;
+        err.finish(&mut std::io::stderr())?;
         let (exit, answer) = result?;
         if self.json && self.announce {
             // Nothing has ended.

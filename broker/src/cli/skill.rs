@@ -58,9 +58,9 @@ pub(super) enum Skill {
         /// Go on until it ends
         #[arg(long, short)]
         follow: bool,
-        /// Show control characters as they are, also on a terminal
+        /// Show control characters escaped, as on a terminal, also when the output is a file or a pipe
         #[arg(long)]
-        raw: bool,
+        escape: bool,
     },
     /// Wait for an invocation's end; the exit status is the skill's
     Wait {
@@ -86,8 +86,8 @@ impl Skill {
                 }
                 Ok(exit)
             }
-            Skill::Logs { invocation, follow, raw } => {
-                let talk = Conversation { json: context.json, raw, stdin: false, announce: true };
+            Skill::Logs { invocation, follow, escape } => {
+                let talk = Conversation { json: context.json, escape, stdin: false, announce: true };
                 talk.hold(&context.socket, Ask::Logs { invocation, follow }).await.map(|_| 0)
             }
             Skill::Wait { invocation } => {
