@@ -29,5 +29,7 @@ mod sandbox;
 mod start;
 #[path = "support/helper.rs"]
 mod support;
+#[path = "helper/terminals.rs"]
+mod terminals;
 #[path = "helper/views.rs"]
 mod views;

@@ -4,8 +4,9 @@
 
 #[path = "support/mod.rs"]
 mod support;
+#[path = "programs/table.rs"]
+mod table;
 
-use std::path::Path;
 use support::up::{Ran, Skill, Up};
 
 /// Runs its arguments in place of itself.
@@ -128,24 +129,15 @@ fn case_068_node_starts_with_memory_and_processes_and_fetches_a_data_url() {
 #[test]
 fn case_068_java_and_other_runtimes_that_reserve_much_start() {
     let up = any();
-    let mut started = 0;
     for (program, args, words) in [
         ("/usr/bin/java", &["-version"][..], "version"),
-        ("/usr/bin/go", &["version"], "go version"),
         ("/usr/bin/perl", &["-e", "print 'perl says ', 6*7"], "perl says 42"),
-        ("/usr/bin/ruby", &["-e", "puts 'ruby says', 42"], "ruby says"),
         ("/usr/bin/python3", &["-c", "print('python says', 42)"], "python says 42"),
     ] {
-        if !Path::new(program).exists() {
-            println!("{program} is not on this machine, so it was not tried");
-            continue;
-        }
         let ran = up.run("java", &[&[program], args].concat());
         assert_eq!(ran.exit, 0, "{program}: {ran}");
         assert!(format!("{}{}", ran.stdout, ran.stderr).contains(words), "{program}: {ran}");
-        started += 1;
     }
-    assert!(started >= 2, "nearly nothing of the sort is on this machine");
 }
 
 #[test]
@@ -186,15 +178,17 @@ fn case_076_programs_that_want_a_home_and_a_place_for_temporary_files_work() {
         .map(str::to_owned)
         .collect();
     names.sort();
-    let six = [
+    let eight = [
         "CYBEROS_BROKER_SOCKET",
         "CYBEROS_INVOCATION_ID",
         "CYBEROS_SKILL_ID",
         "CYBEROS_TENANT_ID",
+        "HOME",
+        "LANG",
         "PATH",
         "RUST_LOG",
     ];
-    assert_eq!(names, six);
+    assert_eq!(names, eight);
     said(
         &sh(
             &up,
@@ -216,7 +210,7 @@ with tempfile.TemporaryDirectory() as d: print(d.startswith('/tmp/'))
 print(os.path.expanduser('~'), tempfile.gettempdir(), shutil.which('cc') is not None)",
     );
     said(&ran, "True\n/tmp /tmp True\n");
-    // HOME is none of a skill's variables; the passwd entry has one.
+    // The same by the passwd entry.
     said(
         &sh(
             &up,

@@ -57,6 +57,10 @@ pub(crate) fn enter_view(boot: &Boot<'_>) -> Step<()> {
     // In a root that nobody can write, so these paths are what they say.
     new("tmpfs", "/tmp", MsFlags::empty(), &scratch)?;
     new("tmpfs", "/dev/shm", MsFlags::MS_NOEXEC, &scratch)?;
+    // Its terminals, for what is run on one inside: `script`, `tmux`. Not NODEV.
+    let terminals = format!("newinstance,max=8,ptmxmode=0666,mode=0620,gid={}", boot.uid);
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    step("/dev/pts", mount(Some("devpts"), "/dev/pts", Some("devpts"), flags, Some(terminals.as_str())))?;
     new("proc", "/proc", MsFlags::MS_NOEXEC, "hidepid=invisible,subset=pid")?;
     attach(&boot.attach, |a| a.target.starts_with("tmp"))
 }
@@ -112,8 +116,8 @@ pub(crate) fn execute(boot: &Boot<'_>, failed: &mut Option<Refusal>) -> Step<Inf
 }
 
 /// Landlock on this process, as far as the kernel has it: everything in the view may be read and executed; what is the
-/// sandbox's own may be changed and devices written; no device be controlled, no port used, and no abstract socket or
-/// process outside be reached. Whether anything is in force.
+/// sandbox's own may be changed and devices written; no device be controlled but its terminals, no port used, and no
+/// abstract socket or process outside be reached. Whether anything is in force.
 fn confine(boot: &Boot<'_>) -> Result<bool, RulesetError> {
     let abi = ABI::V6;
     let (all, run) = (AccessFs::from_all(abi), AccessFs::from_read(abi));
@@ -128,6 +132,7 @@ fn confine(boot: &Boot<'_>) -> Result<bool, RulesetError> {
         .create()?
         .no_new_privs(false)
         .add_rules(path_beneath_rules(written, own))?
+        .add_rules(path_beneath_rules(["/dev/pts", "/dev/tty"], AccessFs::IoctlDev))?
         .add_rules(path_beneath_rules(["/"], run))?;
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }

@@ -87,7 +87,7 @@ fn build(bin: Option<OwnedFd>, (first, targets): &Which) -> Step<()> {
             Entry::Directory => step(&name, fs::create_dir_all(&name))?,
             Entry::Link(to) => step(&name, symlink(to, &name))?,
             Entry::Host => trees.extend(of_host(&name, None)?),
-            Entry::Device(minor) => trees.extend(of_host(&name, Some(minor))?),
+            Entry::Device(number) => trees.extend(of_host(&name, Some(number))?),
             Entry::File(text) => {
                 let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&name);
                 step(&name, file.and_then(|mut file| file.write_all(text.as_bytes())))?;
@@ -101,17 +101,17 @@ fn build(bin: Option<OwnedFd>, (first, targets): &Which) -> Step<()> {
     step("enter the root", unistd::chdir("/"))
 }
 
-/// A name of the host's: a link is made at once, a directory, file or device of that minor number is a tree to attach,
-/// and nothing, unless it is a device, is nothing.
-fn of_host(name: &str, device: Option<u32>) -> Step<Option<Attach>> {
+/// A name of the host's: a link is made at once, a directory, file or device of that number is a tree to attach, and
+/// nothing, unless it is a device of major number 1, which no program does without, is nothing.
+fn of_host(name: &str, device: Option<(u32, u32)>) -> Step<Option<Attach>> {
     let host = Path::new("/").join(name);
     let found = match sys::open_path(&host) {
-        Err(Errno::ENOENT | Errno::ENOTDIR) if device.is_none() => return Ok(None),
+        Err(Errno::ENOENT | Errno::ENOTDIR) if device.is_none_or(|(major, _)| major != 1) => return Ok(None),
         other => step(name, other)?,
     };
     let id = step(name, sys::identity(&found))?;
     let flags = match device {
-        Some(minor) if id.is_device(minor) => sys::DEVICE,
+        Some(number) if id.is_device(number) => sys::DEVICE,
         Some(_) => return step(name, Err(Errno::ENODEV)),
         None if id.is(libc::S_IFDIR) || id.is(libc::S_IFREG) => sys::READ_ONLY,
         None if id.is(libc::S_IFLNK) => {

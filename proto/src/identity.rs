@@ -43,9 +43,9 @@ impl Identity {
         self.is(S_IFSOCK) && (self.key.2, self.uid) == (inode, uid)
     }
 
-    /// Whether it is the character device with major number 1 and that minor number.
-    pub fn is_device(&self, minor: u32) -> bool {
-        self.is(S_IFCHR) && self.device == (1, minor)
+    /// Whether it is the character device with that major and minor number.
+    pub fn is_device(&self, number: (u32, u32)) -> bool {
+        self.is(S_IFCHR) && self.device == number
     }
 
     /// Whether both are one object on one mount.
@@ -81,9 +81,9 @@ mod tests {
         assert!(socket.is_socket(99, 5) && !socket.is_socket(98, 5) && !socket.is_socket(99, 0));
         assert!(!with(0o100_600, 5).is_socket(99, 5));
         let null = Identity { device: (1, 3), ..with(0o020_666, 0) };
-        assert!(null.is_device(3) && !null.is_device(5));
-        assert!(!Identity { device: (8, 3), ..null }.is_device(3));
-        assert!(!Identity { mode: 0o060_666, ..null }.is_device(3));
+        assert!(null.is_device((1, 3)) && !null.is_device((1, 5)));
+        assert!(!Identity { device: (8, 3), ..null }.is_device((1, 3)));
+        assert!(!Identity { mode: 0o060_666, ..null }.is_device((1, 3)));
     }
 
     #[test]

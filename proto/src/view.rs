@@ -10,8 +10,8 @@ pub enum Entry {
     Directory,
     /// What the host has there, if it has it: links as links, the rest read-only.
     Host,
-    /// A character device of the host's, with major number 1 and this minor number.
-    Device(u32),
+    /// A character device of the host's, with this major and minor number.
+    Device((u32, u32)),
     /// A link.
     Link(&'static str),
     /// A file of its own with that text, for everybody to read.
@@ -22,8 +22,9 @@ pub enum Entry {
 /// likely to be mounted over.
 pub const LOOKED_AT: [&str; 4] = ["/", "/usr", "/etc", "/etc/ssl"];
 
-const OWN: [&str; 4] = ["etc/ssl", "dev/shm", "proc", "tmp"];
-const SYSTEM: [&str; 11] = [
+const OWN: [&str; 5] = ["etc/ssl", "dev/pts", "dev/shm", "proc", "tmp"];
+/// Of /etc what programs were seen to open (`tests/programs` has them) and what can hold no secret.
+const SYSTEM: [&str; 17] = [
     "usr",
     "bin",
     "sbin",
@@ -33,13 +34,31 @@ const SYSTEM: [&str; 11] = [
     "libx32",
     "etc/localtime",
     "etc/ld.so.cache",
+    "etc/os-release",
+    "etc/protocols",
+    "etc/services",
+    "etc/mime.types",
+    "etc/fonts",
+    "etc/ssl/openssl.cnf",
     "etc/ssl/certs",
     "etc/alternatives",
 ];
-const DEVICES: [(&str, u32); 5] =
-    [("dev/null", 3), ("dev/zero", 5), ("dev/full", 7), ("dev/random", 8), ("dev/urandom", 9)];
-const LINKS: [(&str, &str); 4] =
-    [("dev/fd", "/proc/self/fd"), ("dev/stdin", "fd/0"), ("dev/stdout", "fd/1"), ("dev/stderr", "fd/2")];
+/// Each with its major and minor number. The last is the terminal of whoever opens it, if it has one.
+const DEVICES: [(&str, (u32, u32)); 6] = [
+    ("dev/null", (1, 3)),
+    ("dev/zero", (1, 5)),
+    ("dev/full", (1, 7)),
+    ("dev/random", (1, 8)),
+    ("dev/urandom", (1, 9)),
+    ("dev/tty", (5, 0)),
+];
+const LINKS: [(&str, &str); 5] = [
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stdin", "fd/0"),
+    ("dev/stdout", "fd/1"),
+    ("dev/stderr", "fd/2"),
+    ("dev/ptmx", "pts/ptmx"),
+];
 
 /// All names, without leading slash, for sandboxes of the block whose first uid is `first`. `etc` is what the host's /etc
 /// holds: of it `java-*` is shown besides. Each uid of a lease is the user `skill`.
@@ -61,7 +80,7 @@ pub fn entries(first: u32, etc: impl IntoIterator<Item = String>) -> Vec<(String
     let mut all: Vec<_> = OWN.map(|name| (name.to_owned(), Entry::Directory)).into();
     all.extend(SYSTEM.map(|name| (name.to_owned(), Entry::Host)));
     all.extend(java.map(|name| (format!("etc/{name}"), Entry::Host)));
-    all.extend(DEVICES.map(|(name, minor)| (name.to_owned(), Entry::Device(minor))));
+    all.extend(DEVICES.map(|(name, number)| (name.to_owned(), Entry::Device(number))));
     all.extend(LINKS.map(|(name, to)| (name.to_owned(), Entry::Link(to))));
     all.extend(files.map(|(name, text)| (name.to_owned(), Entry::File(text))));
     all

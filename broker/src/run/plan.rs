@@ -29,6 +29,8 @@ pub(super) fn plan(
             variable("CYBEROS_TENANT_ID", &invocation.tenant.to_string()),
             variable("RUST_LOG", "warn"),
             variable("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            variable("HOME", "/tmp"),
+            variable("LANG", "C.UTF-8"),
         ],
         binds: vec![Bind { target: home.clone(), kind: BindKind::Sealed }],
         cwd: home,
