@@ -132,6 +132,9 @@ fn awkward_skills_are_shown_as_they_are_or_not_at_all() {
             std::fs::write(source.join(name).join("SKILL.md"), name).unwrap();
             std::fs::write(source.join(name).join("文書 é.txt"), "content\n").unwrap();
         }
+        for name in ["empty", "links", "asset"] {
+            std::fs::write(source.join(name).join("SKILL.md"), "").unwrap();
+        }
         let asset: Vec<u8> = (0..2_097_152u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         std::fs::write(source.join("asset/blob.bin"), asset).unwrap();
         std::fs::write(source.join("crlf/SKILL.md"), "---\r\nid: crlf\r\n---\r\n").unwrap();
@@ -157,7 +160,7 @@ fn awkward_skills_are_shown_as_they_are_or_not_at_all() {
     for name in ["naïve-Übung", "日本語", "with space", "-rf", long.as_str(), "asset", "crlf"] {
         assert_eq!(files(&mount.join(name)), files(&up.skills.join(name)), "{name}");
     }
-    assert_eq!(names(&mount.join("empty")), Vec::<OsString>::new());
+    assert_eq!(names(&mount.join("empty")), ["SKILL.md"]);
 
     assert_eq!(std::fs::read_to_string(mount.join("links/inside")).unwrap(), "real\n");
     for out in ["absolute", "sideways"] {

@@ -28,6 +28,12 @@ pub(crate) fn directory(directory: impl AsFd, path: &OsStr) -> Result<OwnedFd, E
     openat2(directory, path, OpenHow::new().flags(flags).resolve(resolve()))
 }
 
+/// An O_PATH descriptor of what `name` leads to, if it is a symlink that stays inside.
+pub(crate) fn follow(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let inside = resolve() & !ResolveFlag::RESOLVE_NO_SYMLINKS;
+    openat2(directory, name, OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(inside))
+}
+
 /// The name under which a held descriptor can be opened again.
 pub(crate) fn proc_path(fd: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))

@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | [`cli`], [`client`], [`daemon`] | the command line, the operator's questions, the process that mounts |
 //! | [`helper`] | what the root helper is asked: mount, unmount |
-//! | [`source`], `beneath` | which entries are skills; the only place that opens what a source holds |
+//! | [`source`], `skill_file`, `beneath` | which entries are skills; the only place that opens what a source holds |
 //! | [`provider`], [`spawn`], [`verdict`] | asks the provider, with bounds; validates the form of its answer |
 //! | [`snapshot`] | whether a snapshot that a provider names may be shown |
 //! | [`queue`], [`resolver`], [`watch`] | when, how and why a skill is decided |
@@ -43,6 +43,7 @@ pub mod notify;
 pub mod provider;
 pub mod queue;
 pub mod resolver;
+mod skill_file;
 pub mod snapshot;
 pub mod source;
 pub mod spawn;

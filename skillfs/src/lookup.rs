@@ -68,6 +68,10 @@ impl Place {
         }
     }
 
+    fn is_top(&self) -> bool {
+        matches!(self, Place::Top(_))
+    }
+
     fn with_fd<T>(&self, tree: &Tree, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> T) -> T {
         match self {
             Place::Top(_) => f(tree.root.as_fd()),
@@ -113,7 +117,7 @@ impl View {
     }
 
     fn child(&self, place: &Place, name: &OsStr) -> Result<FileAttr, Errno> {
-        if matches!(place, Place::Top(_)) && view::is_private(name.as_bytes()) {
+        if place.is_top() && view::is_left_out(name.as_bytes(), self.mapping.keeps_live()) {
             return Err(Errno::ENOENT);
         }
         for _ in 0..TRIES {
@@ -236,12 +240,14 @@ impl View {
     }
 
     fn list_in(&self, place: &Place, offset: u64) -> Result<Vec<Listed>, Errno> {
+        let keeps = self.mapping.keeps_live();
+        let left_out = |name: &OsStr| place.is_top() && view::is_left_out(name.as_bytes(), keeps);
         for _ in 0..TRIES {
             let (tree, _) = self.shown_in(place)?;
             let mut listing =
                 place.directory().listing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if listing.is_stale(tree.number, offset) {
-                let now = place.with_fd(&tree, |dir| visible(dir, matches!(place, Place::Top(_))))?;
+                let now = place.with_fd(&tree, |dir| visible(dir, &left_out))?;
                 listing.replace(tree.number, now);
             }
             let entries = listing.after(offset.max(2), PAGE);
@@ -351,12 +357,12 @@ pub struct Listed {
 /// What a directory holds that may be shown.
 fn visible(
     directory: std::os::fd::BorrowedFd<'_>,
-    top: bool,
+    left_out: &dyn Fn(&OsStr) -> bool,
 ) -> Result<Vec<(OsString, u64, FileType)>, Errno> {
     use nix::dir::Type;
     let mut out = Vec::new();
     for entry in beneath::list(directory)? {
-        if top && view::is_private(entry.name.as_bytes()) {
+        if left_out(&entry.name) {
             continue;
         }
         let kind = match entry.kind {

@@ -128,7 +128,8 @@ impl Mapping {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The number of that name, known or new. A new skill is hidden and pending.
+    /// The number of that name, known or new. A new one is no skill before it is touched as a [`Touch::Place`]: then it
+    /// is hidden and pending.
     pub fn ensure(&self, name: &SkillName) -> SkillId {
         let mut inner = self.lock();
         if let Some(id) = inner.by_name.get(name) {

@@ -12,6 +12,7 @@
 use crate::mapping::{Decision, Installed, Mapping, RunTouches, SkillId, Touch, Tree};
 use crate::provider::Provider;
 use crate::queue::Queue;
+use crate::skill_file;
 use crate::snapshot;
 use crate::source::{Sources, identity};
 use crate::verdict::{Answer, SnapshotName, Verdict};
@@ -41,6 +42,15 @@ pub struct Resolver {
     provider: Option<Provider>,
     /// How often in a row a skill's decision was overtaken.
     overtaken: Mutex<HashMap<SkillId, u32>>,
+}
+
+/// What there is to decide by.
+#[derive(Debug)]
+enum Said {
+    /// The provider's answer; none with `--unprotected`.
+    Answer(Option<Answer>),
+    /// Nobody was asked: a skill that is just a folder now.
+    NoSkill,
 }
 
 enum Run {
@@ -103,10 +113,16 @@ impl Resolver {
             self.watch.forget(id);
             return Run::Decided;
         };
+        if !found.is_skill && self.mapping.state(id).is_none() {
+            // Nobody waits for a folder that is no skill; the watch sees when it becomes one.
+            self.mapping.gone(id);
+            return Run::Decided;
+        }
         self.mapping.place(id, found.directory);
         let Some((mark, live)) = self.mapping.begin(id) else { return Run::Decided };
-        let answer = match self.watch.cover(id, &live) {
-            Ok(()) => self.ask(&found.path, name),
+        let answer = match self.watch.cover(id, &live, &found.passed_over) {
+            Ok(()) if found.is_skill => self.ask(&found.path, name).map(Said::Answer),
+            Ok(()) => Ok(Said::NoSkill),
             Err(e) => Err(e.to_string()),
         };
         self.watch.catch_up();
@@ -121,7 +137,12 @@ impl Resolver {
             self.mapping.abandon(id);
             return Run::Repeat(said, touched);
         }
-        let decision = answer.and_then(|answer| self.judge(id, &live, answer, &touched));
+        let decision = match answer {
+            Ok(Said::NoSkill) => Ok(skill_file::lost()),
+            Ok(Said::Answer(answer)) => self.judge(id, &live, answer, &touched),
+            Err(why) => Err(why),
+        };
+        let decision = decision.map(|d| skill_file::checked(d, &live.root));
         if !self.is_still_there(name, &live) {
             self.mapping.touch(id, &Touch::Place);
         }

@@ -1,15 +1,18 @@
 //! The folders that skills come from, and which entry of them is a skill (`[9.1]`).
 //!
-//! A skill is an entry with a valid [`SkillName`] that is a directory and not a symlink. With several sources the
-//! first that has the skill gives the whole of it. Sources are known by identity (device and inode), not by
+//! A skill is an entry with a valid [`SkillName`] that is a directory, not a symlink, and has something named SKILL.md.
+//! With several sources the first that has the skill gives the whole of it. Sources are known by identity (device and inode), not by
 //! spelling; the spelling is kept for the provider. It knows no decisions; `resolver.rs` and `watch.rs` call it.
 
-use crate::beneath;
+use crate::{beneath, skill_file};
 use cyberos_proto::ids::SkillName;
+use cyberos_proto::tree::META_DIR;
 use nix::errno::Errno;
-use nix::sys::stat::{FileStat, SFlag, fstat};
+use nix::sys::stat::{FileStat, fstat};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
@@ -34,6 +37,19 @@ pub struct Found {
     pub path: PathBuf,
     /// The directory, O_PATH.
     pub directory: OwnedFd,
+    /// Whether it is a skill, and not just a folder beside skills.
+    pub is_skill: bool,
+    /// Folders of that name in sources before it, which are no skills. One that becomes one takes its place.
+    pub passed_over: Vec<OwnedFd>,
+}
+
+/// A folder without SKILL.md is no skill: version control, an editor's settings and installed packages lie beside skills
+/// too. One that a provider has taken note of is a skill that lost it, and the provider says what is shown of it.
+fn is_skill(directory: &OwnedFd) -> bool {
+    use nix::fcntl::AtFlags;
+    skill_file::kind(directory).is_some()
+        || nix::sys::stat::fstatat(directory, OsStr::from_bytes(META_DIR), AtFlags::AT_SYMLINK_NOFOLLOW)
+            .is_ok()
 }
 
 /// The configured sources, in order.
@@ -111,17 +127,29 @@ impl Sources {
         open(self.configured.get(index).ok_or(Errno::ENOENT)?)
     }
 
-    /// The skill of that name in the first source that has it.
+    /// The skill of that name in the first source that has it; else the first folder of that name, which is none.
     pub fn find(&self, name: &SkillName) -> Option<Found> {
-        self.configured.iter().find_map(|source| {
-            let directory = beneath::directory(open(source).ok()?, name.as_str().as_ref()).ok()?;
-            Some(Found { path: source.join(name.as_str()), directory })
-        })
+        let mut passed_over = Vec::new();
+        let mut folder = None;
+        for source in &self.configured {
+            let Ok(directory) = open(source).and_then(|s| beneath::directory(s, name.as_str().as_ref()))
+            else {
+                continue;
+            };
+            let path = source.join(name.as_str());
+            if is_skill(&directory) {
+                return Some(Found { path, directory, is_skill: true, passed_over });
+            }
+            folder.get_or_insert(path);
+            passed_over.push(directory);
+        }
+        let directory = passed_over.first()?.try_clone().ok()?;
+        Some(Found { path: folder?, directory, is_skill: false, passed_over })
     }
 
-    /// Names of all that are skills now.
-    pub fn names(&self) -> BTreeSet<SkillName> {
-        let mut names = BTreeSet::new();
+    /// Names of all that are skills now, and of the folders beside them.
+    pub fn names(&self) -> (BTreeSet<SkillName>, BTreeSet<SkillName>) {
+        let (mut skills, mut folders) = (BTreeSet::new(), BTreeSet::new());
         for source in &self.configured {
             let listed = open(source).and_then(|dir| Ok((beneath::list(&dir)?, dir)));
             let (entries, dir) = match listed {
@@ -133,17 +161,20 @@ impl Sources {
             };
             for listed in entries {
                 let entry = listed.name;
-                let known_other = listed.kind.is_some_and(|k| k != nix::dir::Type::Directory);
-                if known_other || !is_directory(&dir, &entry) {
+                if listed.kind.is_some_and(|k| k != nix::dir::Type::Directory) {
                     continue;
                 }
+                // Not a directory, or a mount point: neither is a skill.
+                let Ok(folder) = beneath::directory(&dir, &entry) else { continue };
                 match entry.to_str().and_then(|n| SkillName::new(n).ok()) {
-                    Some(name) => drop(names.insert(name)),
+                    Some(name) if is_skill(&folder) => drop(skills.insert(name)),
+                    Some(name) => drop(folders.insert(name)),
                     None => self.report(source.join(&entry)),
                 }
             }
         }
-        names
+        folders.retain(|name| !skills.contains(name));
+        (skills, folders)
     }
 
     fn report(&self, path: PathBuf) {
@@ -154,15 +185,9 @@ impl Sources {
     }
 }
 
-fn is_directory(dir: &OwnedFd, name: &std::ffi::OsStr) -> bool {
-    nix::sys::stat::fstatat(dir, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW)
-        .is_ok_and(|st| SFlag::from_bits_truncate(st.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -171,15 +196,20 @@ mod tests {
         let src = t.path().join("src");
         for name in ["a", "ünï", "..a", &"x".repeat(64)] {
             std::fs::create_dir_all(src.join(name)).unwrap();
+            std::fs::write(src.join(name).join("SKILL.md"), "").unwrap();
         }
+        std::fs::create_dir(src.join(".git")).unwrap();
         std::fs::create_dir(src.join("x".repeat(65))).unwrap();
         std::fs::create_dir(src.join("back\\slash")).unwrap();
         std::fs::create_dir(src.join(std::ffi::OsStr::from_bytes(b"bad\xff"))).unwrap();
         std::fs::write(src.join("file"), "").unwrap();
         symlink("a", src.join("link")).unwrap();
         let sources = Sources::open(std::slice::from_ref(&src), &t.path().join("mnt")).unwrap();
-        let names: Vec<String> = sources.names().into_iter().map(String::from).collect();
+        let (skills, folders) = sources.names();
+        let names: Vec<String> = skills.into_iter().map(String::from).collect();
         assert_eq!(names, ["..a", "a", &"x".repeat(64), "ünï"]);
+        assert_eq!(folders.into_iter().map(String::from).collect::<Vec<_>>(), [".git"]);
+        assert!(!sources.find(&SkillName::new(".git").unwrap()).unwrap().is_skill);
         assert!(sources.find(&SkillName::new("link").unwrap()).is_none());
         assert!(sources.find(&SkillName::new("file").unwrap()).is_none());
         assert_eq!(sources.find(&SkillName::new("a").unwrap()).unwrap().path, src.join("a"));

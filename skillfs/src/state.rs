@@ -13,7 +13,7 @@ const MAX_RUN_TOUCHES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Skill {
     pub(crate) name: SkillName,
-    /// Not in any source.
+    /// In no source, or only as a folder that is no skill.
     pub(crate) gone: bool,
     /// The live folder, once it was opened.
     pub(crate) live: Option<Arc<Tree>>,
@@ -40,12 +40,12 @@ impl Skill {
     pub(crate) fn new(name: SkillName) -> Self {
         Skill {
             name,
-            gone: false,
+            gone: true,
             live: None,
             decision: None,
             failed: None,
             shown: None,
-            undecided: true,
+            undecided: false,
             live_touched: false,
             snapshot_touched: false,
             changes: 0,

@@ -80,6 +80,18 @@ pub fn is_private(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(META_DIR)
 }
 
+/// Whether a name at the top of a skill is version control, which is no part of what is decided (`[0.1]`): a folder, or the
+/// file that a work tree or submodule has instead. In any letter case, as above.
+pub fn is_version_control(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b".git")
+}
+
+/// Whether a name at the top of a skill is on no path of the view. Version control is served only where it is the author
+/// who decides what readers see (`keeps`: `--on-change keep` and `--unprotected`).
+pub fn is_left_out(name: &[u8], keeps: bool) -> bool {
+    is_private(name) || (!keeps && is_version_control(name))
+}
+
 /// The type under which an entry is shown. Device nodes are not shown at all.
 pub fn kind(mode: u32) -> Option<FileType> {
     Some(match SFlag::from_bits_truncate(mode) & SFlag::S_IFMT {
@@ -204,6 +216,10 @@ mod tests {
             assert!(!link_stays(depth, target.as_bytes()), "{depth} {target}");
         }
         assert!(is_private(b".Skill-Meta") && !is_private(b"skill-meta"));
+        assert!(
+            is_left_out(b".Git", false) && !is_left_out(b".git", true) && !is_left_out(b".gitignore", false)
+        );
+        assert!(is_left_out(b".skill-meta", true));
     }
 
     #[test]

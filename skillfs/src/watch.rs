@@ -28,6 +28,8 @@ use std::time::Duration;
 
 /// Most directories of one skill, `.skill-meta` included; one with more is not shown.
 const MAX_DIRECTORIES: usize = 20_000;
+/// Most folders beside the skills that are watched.
+const MAX_BESIDE: usize = 1024;
 /// How often the watcher looks whether a source's path still leads to the same directory.
 const SOURCE_CHECK: Duration = Duration::from_millis(500);
 
@@ -65,6 +67,14 @@ enum Owner {
 struct Table {
     owners: HashMap<WatchDescriptor, Owner>,
     by_skill: HashMap<SkillId, HashSet<WatchDescriptor>>,
+    /// Folders that are no skills, watched for the day on which they are.
+    beside: HashSet<SkillId>,
+}
+
+impl Table {
+    fn may_be_beside(&mut self, id: SkillId) -> bool {
+        self.beside.contains(&id) || (self.beside.len() < MAX_BESIDE && self.beside.insert(id))
+    }
 }
 
 /// The watch on all sources.
@@ -165,12 +175,55 @@ impl Watch {
             (None, _) => {}
             (Some(Owner::Source(_)), Some(name)) => {
                 if let Some(name) = name.to_str().and_then(|n| SkillName::new(n).ok()) {
-                    self.report(self.mapping.ensure(&name), &Touch::Place);
+                    self.consider(&name);
                 }
             }
             (Some(Owner::Source(_)), None) => self.report_all(),
-            (Some(Owner::Skill(id, path)), name) => self.report(id, &classify(&path, name.as_deref())),
+            (Some(Owner::Skill(id, path)), name) if self.mapping.state(id).is_some() => {
+                if let Some(touch) = classify(&path, name.as_deref(), self.mapping.keeps_live()) {
+                    self.report(id, &touch);
+                }
+            }
+            // A folder that is no skill: all that matters is whether it is still none.
+            (Some(Owner::Skill(id, _)), _) => self.mapping.name(id).iter().for_each(|n| self.consider(n)),
         }
+    }
+
+    /// An entry of a source came, went or changed. A skill, or what was one, is decided; of a folder that is none, only
+    /// the top is watched, so that it is seen when it becomes one.
+    fn consider(&self, name: &SkillName) {
+        let known = self.mapping.find(name.as_str());
+        let is_known = known.is_some_and(|id| self.mapping.state(id).is_some());
+        let skill = || self.sources.find(name).filter(|found| found.is_skill);
+        if is_known || skill().is_some() {
+            return self.report(self.mapping.ensure(name), &Touch::Place);
+        }
+        let Some(folder) = self.sources.find(name) else {
+            return known.into_iter().for_each(|id| self.forget(id));
+        };
+        let id = self.mapping.ensure(name);
+        if !self.table().may_be_beside(id) {
+            return tracing::debug!(folder = ?name, "too many folders beside the skills; seen at the next refresh");
+        }
+        let seen = self.watch_tops(id, &folder.passed_over);
+        self.keep_only(id, &seen);
+        // It may have become one before it was watched.
+        if skill().is_some() {
+            self.report(id, &Touch::Place);
+        }
+    }
+
+    /// Watches the tops of folders that are no skills. Without a watch, one that becomes a skill is seen at the next
+    /// refresh.
+    fn watch_tops(&self, id: SkillId, folders: &[OwnedFd]) -> HashSet<WatchDescriptor> {
+        let watch = |folder: &OwnedFd| {
+            let wd = self.inotify.add_watch(&beneath::proc_path(folder), events_of_sources());
+            wd.inspect_err(|e| tracing::debug!(error = %e, "a folder beside the skills cannot be watched"))
+                .ok()
+        };
+        let seen: HashSet<WatchDescriptor> = folders.iter().filter_map(watch).collect();
+        seen.iter().for_each(|wd| self.own(*wd, id, Path::new("")));
+        seen
     }
 
     fn report_all(&self) {
@@ -193,7 +246,8 @@ impl Watch {
         for index in 0..self.sources.paths().len() {
             self.watch_source(index);
         }
-        let names = self.sources.names();
+        let (names, folders) = self.sources.names();
+        folders.iter().for_each(|name| self.consider(name));
         for name in &names {
             let known = self.mapping.find(name.as_str()).is_some_and(|id| self.mapping.state(id).is_some());
             if !known {
@@ -203,7 +257,7 @@ impl Watch {
             }
         }
         for id in self.mapping.ids() {
-            let known = self.mapping.name(id).is_some_and(|n| names.contains(&n));
+            let known = self.mapping.name(id).is_some_and(|n| names.contains(&n) || folders.contains(&n));
             if !known && self.mapping.state(id).is_some() {
                 self.report(id, &Touch::Place);
             }
@@ -236,9 +290,11 @@ impl Watch {
     }
 
     /// Watches every directory of a skill, parents first: what is created meanwhile is either found or reported.
-    /// A watch that the skill no longer needs is removed.
-    pub fn cover(&self, id: SkillId, live: &Tree) -> Result<(), Unwatchable> {
-        let mut seen = HashSet::new();
+    /// A watch that the skill no longer needs is removed. Folders that were `passed_over` are watched at their tops.
+    pub fn cover(&self, id: SkillId, live: &Tree, passed_over: &[OwnedFd]) -> Result<(), Unwatchable> {
+        self.table().beside.remove(&id);
+        let mut seen = self.watch_tops(id, passed_over);
+        let keeps = self.mapping.keeps_live();
         let root = nix::unistd::dup(&live.root);
         let root = root.map_err(|errno| Unwatchable::Directory { path: PathBuf::new(), errno })?;
         let mut rest: Vec<(OwnedFd, PathBuf)> = vec![(root, PathBuf::new())];
@@ -253,7 +309,8 @@ impl Watch {
             let entries = beneath::list(&directory);
             let entries = entries.map_err(|errno| Unwatchable::Directory { path: path.clone(), errno })?;
             for entry in entries {
-                if entry.kind.is_some_and(|k| k != nix::dir::Type::Directory) {
+                let unserved = path.as_os_str().is_empty() && is_unseen(&entry.name, keeps);
+                if unserved || entry.kind.is_some_and(|k| k != nix::dir::Type::Directory) {
                     continue;
                 }
                 match beneath::directory(&directory, &entry.name) {
@@ -296,19 +353,26 @@ impl Watch {
 
     /// The skill is gone.
     pub fn forget(&self, id: SkillId) {
+        self.table().beside.remove(&id);
         self.keep_only(id, &HashSet::new());
     }
 }
 
-/// What an event in directory `path` of a skill is about.
-fn classify(path: &Path, name: Option<&OsStr>) -> Touch {
+/// Whether what happens to an entry at the top of a skill is no change of it: nobody reads it, and no decision is about it.
+fn is_unseen(name: &OsStr, keeps: bool) -> bool {
+    !keeps && view::is_version_control(name.as_bytes())
+}
+
+/// What an event in directory `path` of a skill is about; nothing, if it is no change of the skill.
+fn classify(path: &Path, name: Option<&OsStr>, keeps: bool) -> Option<Touch> {
     let whole = name.map_or_else(|| path.to_owned(), |n| path.join(n));
     let mut components = whole.components();
     match components.next() {
+        Some(first) if is_unseen(first.as_os_str(), keeps) => None,
         Some(first) if view::is_private(first.as_os_str().as_bytes()) => {
-            Touch::Private(components.as_path().to_owned())
+            Some(Touch::Private(components.as_path().to_owned()))
         }
-        _ => Touch::Live,
+        _ => Some(Touch::Live),
     }
 }
 
@@ -318,7 +382,7 @@ mod tests {
 
     #[test]
     fn events_are_told_apart_by_where_they_happen() {
-        let touch = |p: &str, n: Option<&str>| classify(Path::new(p), n.map(OsStr::new));
+        let touch = |p: &str, n: Option<&str>| classify(Path::new(p), n.map(OsStr::new), false).unwrap();
         assert!(matches!(touch("", Some("SKILL.md")), Touch::Live));
         assert!(matches!(touch("", None), Touch::Live));
         assert!(matches!(touch("d/.skill-meta", Some("x")), Touch::Live));
@@ -326,5 +390,9 @@ mod tests {
         assert_eq!(p, Path::new("versions/v1.snapshot"));
         let Touch::Private(p) = touch("", Some(".skill-meta")) else { panic!() };
         assert_eq!(p, Path::new(""));
+        let git = |p: &str, n: &str, keeps| classify(Path::new(p), Some(OsStr::new(n)), keeps);
+        assert!(git("", ".git", false).is_none() && git(".git/refs", "x", false).is_none());
+        assert!(matches!(git("", ".git", true), Some(Touch::Live)));
+        assert!(matches!(git("d/.git", "x", false), Some(Touch::Live)));
     }
 }

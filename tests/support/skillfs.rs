@@ -241,7 +241,9 @@ impl Bench {
     /// How many mounts there are on the mount point.
     pub(crate) fn mounts(&self) -> usize {
         let at = format!(" {} ", self.path("mnt").display());
-        fs::read_to_string("/proc/self/mountinfo").unwrap().lines().filter(|l| l.contains(&at)).count()
+        // Others may have mounted where a name is no text.
+        let table = fs::read("/proc/self/mountinfo").unwrap();
+        String::from_utf8_lossy(&table).lines().filter(|l| l.contains(&at)).count()
     }
 
     /// A link to the control socket.
@@ -275,7 +277,9 @@ impl Bench {
             .unwrap()
             .filter_map(|e| e.unwrap().file_name().into_string().ok())
             .filter(|n| {
-                SkillName::new(n).is_ok() && self.source(n).symlink_metadata().is_ok_and(|m| m.is_dir())
+                SkillName::new(n).is_ok()
+                    && self.source(n).symlink_metadata().is_ok_and(|m| m.is_dir())
+                    && self.source(n).join("SKILL.md").symlink_metadata().is_ok()
             })
             .collect();
         names.sort();
