@@ -8,6 +8,7 @@ mod relay;
 pub use self::listen::listen;
 use self::relay::relay;
 use crate::approvals::{Approval, Wishes};
+use crate::audit::Span;
 use crate::operator::{Ask, FrameKind, Question, Tell, VERSION, read_frame, write_json};
 use crate::run::{NotRun, Wanted};
 use crate::running::Running;
@@ -125,7 +126,8 @@ async fn answer(
             }
             // It may have ended before it was waited for; then the ledger knows how.
             Err(_) => {
-                let told = told(broker, parse_id(&invocation)?, crate::audit::answer::replay).await?;
+                let read = |store: &Path, id: &str, untold| crate::audit::answer::replay(store, id, untold);
+                let told = told(broker, parse_id(&invocation)?, read).await?;
                 let row = &told["completed"]["extra"];
                 Some(Tell::Done { exit: crate::running::status_of_row(row), answer: row.clone() })
             }
@@ -167,10 +169,12 @@ async fn answer(
             return tail(broker, id, from, to).await;
         }
         Ask::Replay { invocation } => {
-            done(told(broker, parse_id(&invocation)?, crate::audit::answer::replay).await?)
+            let read = |store: &Path, id: &str, untold| crate::audit::answer::replay(store, id, untold);
+            done(told(broker, parse_id(&invocation)?, read).await?)
         }
         Ask::Why { invocation, call } => {
-            let read = move |store: &Path, id: &str| crate::audit::answer::why(store, id, call);
+            let read =
+                move |store: &Path, id: &str, untold| crate::audit::answer::why(store, id, call, untold);
             done(told(broker, parse_id(&invocation)?, read).await?)
         }
         Ask::AuditVerify {} => {
@@ -199,10 +203,10 @@ async fn answer(
 async fn told(
     broker: &Broker,
     id: InvocationId,
-    read: impl FnOnce(&Path, &str) -> Result<Option<Value>, String> + Send + 'static,
+    read: impl FnOnce(&Path, &str, Option<Span>) -> Result<Option<Value>, String> + Send + 'static,
 ) -> Result<Value, NotRun> {
-    let store = broker.audit.store().to_owned();
-    let reading = tokio::task::spawn_blocking(move || read(&store, &id.to_string()));
+    let (store, untold) = (broker.audit.store().to_owned(), broker.audit.unrecorded(id).untold);
+    let reading = tokio::task::spawn_blocking(move || read(&store, &id.to_string(), untold));
     let told = reading.await.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?;
     told.ok_or_else(|| NotRun::new(1, format!("the ledger knows no invocation {id}")))
 }
@@ -219,7 +223,8 @@ async fn tail(
         && !broker.every().iter().any(|r| r.invocation.id.to_string() == *id)
     {
         let known = id.parse().map_err(|_| NotRun::new(2, "not an invocation"))?;
-        told(broker, known, crate::audit::answer::replay).await?;
+        let read = |store: &Path, id: &str, untold| crate::audit::answer::replay(store, id, untold);
+        told(broker, known, read).await?;
     }
     // Of one invocation from its beginning, else from now on.
     let mut rows = broker.audit.follow(id.as_ref().map(|_| 1));

@@ -3,6 +3,7 @@
 //! hands it requests and takes replies away.
 
 mod line;
+mod params;
 
 use crate::audit::Audit;
 use crate::call::{Call, DenialClass, Invocation};
@@ -187,7 +188,7 @@ impl Dispatch {
     pub(crate) async fn too_large(&self) -> Reply {
         let call = Call { number: self.next_call(""), ..Call::unread() };
         self.serving.grants.count(Instant::now());
-        if !self.serving.audit.admits(self.id()) {
+        if !self.serving.audit.admits(&self.serving.invocation, call.number) {
             return self.unrecorded(&call);
         }
         let sentence = format!("a request may have {} bytes", rpc::MAX_REQUEST);

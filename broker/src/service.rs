@@ -170,6 +170,7 @@ impl Broker {
             .map(|r| {
                 let mut about = r.about.clone();
                 about["hidden"] = r.hidden().borrow().clone().into();
+                about["calls_unrecorded"] = self.audit.unrecorded(r.invocation.id).total.into();
                 about["remaining_ms"] = millis(r.deadline.saturating_duration_since(now)).into();
                 about
             })
@@ -185,6 +186,7 @@ impl Broker {
             "active_invocations": invocations.len(),
             "tool_calls_today": audit.tool_calls_today,
             "denied_today": audit.denied_today,
+            "unrecorded_today": audit.unrecorded_today,
             "invocations": invocations,
             "audit": audit.ledger,
             "skillfs": skillfs,

@@ -82,7 +82,7 @@ def check(row, payload, ts, prev):
         raise Broken("chain is not the hash of the row")
 
 
-def pair(row, calls, runs):
+def pair(row, calls, runs, early):
     extra = row["extra"]
     run, call = extra.get("invocation_id"), extra.get("call")
     if row["op"] == "skill.tool_call_started" and call is not None:
@@ -90,9 +90,18 @@ def pair(row, calls, runs):
             raise Broken("a call starts twice")
         calls.add((run, call))
     elif row["op"] == "skill.tool_call_completed":
-        if (run, call) not in calls:
+        if (run, call) not in calls | early:
             raise Broken("a call is completed that had not started")
+        calls.discard((run, call))
+        early.discard((run, call))
+    elif row["op"] == "skill.tool_denied" and (run, call) in calls:
+        # Refused for a quota once it ran: this row closes the call. Without a duration_ms it is an old one, and a
+        # completed row may follow.
         calls.remove((run, call))
+        if "duration_ms" not in extra:
+            early.add((run, call))
+    elif row["op"] == "skill.tool_denied" and "duration_ms" in extra:
+        raise Broken("a call ends refused that had not started")
     elif row["op"] == "skill.invoked_started":
         runs.add(run)
     elif row["op"] == "skill.invoked_completed":
@@ -105,7 +114,7 @@ def main():
     store = sys.argv[1]
     show = "--rows" in sys.argv[2:]
     rows, last_ts, prev, what = 0, 0, "0" * 64, None
-    calls, runs = set(), set()
+    calls, runs, early = set(), set(), set()
     try:
         for seq, ts, payload in frames(store):
             if seq != rows + 1:
@@ -120,7 +129,7 @@ def main():
                 check(row, payload, ts, prev)
             except UnicodeEncodeError as e:
                 raise Broken(f"payload is not UTF-8: {e}") from e
-            pair(row, calls, runs)
+            pair(row, calls, runs, early)
             rows, last_ts, prev = seq, ts, row["chain"]
             if show:
                 sys.stdout.buffer.write(payload + b"\n")

@@ -7,8 +7,8 @@ use super::reader::Reader;
 use super::replay;
 use super::row::Row;
 use super::rows::{
-    CALL_COMPLETED, CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, MEMORY_EMIT, NO_CONNECT,
-    TIMEOUT,
+    CALL_COMPLETED, CALL_STARTED, CALLS_UNRECORDED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, MEMORY_EMIT,
+    NO_CONNECT, Span, TIMEOUT,
 };
 use cyberos_proto::ids::InvocationId;
 use serde_json::{Value, json};
@@ -16,11 +16,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Every kind of row that there is.
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 10] = [
     INVOKED_STARTED,
     CALL_STARTED,
     CALL_COMPLETED,
     DENIED,
+    CALLS_UNRECORDED,
     MEMORY_EMIT,
     TIMEOUT,
     NO_CONNECT,
@@ -97,15 +98,23 @@ pub fn row_json(row: &Row) -> Value {
     value
 }
 
-/// An invocation told from its rows; none if the ledger does not know it.
-pub fn replay(store: &Path, invocation: &str) -> Result<Option<Value>, String> {
-    let told = replay::replay(store, invocation).map_err(|e| e.to_string())?;
+/// An invocation told from its rows; none if the ledger does not know it. `untold` are calls that no row tells of yet.
+pub fn replay(store: &Path, invocation: &str, untold: Option<Span>) -> Result<Option<Value>, String> {
+    let mut told = replay::replay(store, invocation).map_err(|e| e.to_string())?;
+    if let Some(told) = &mut told {
+        told.unrecorded.extend(untold);
+    }
     told.map(|told| serde_json::to_value(told).map_err(|e| e.to_string())).transpose()
 }
 
 /// The refused calls of an invocation (`call`: this one, whatever became of it), as an array.
-pub fn why(store: &Path, invocation: &str, call: Option<u64>) -> Result<Option<Value>, String> {
-    let told = replay::why(store, invocation, call).map_err(|e| e.to_string())?;
+pub fn why(
+    store: &Path,
+    invocation: &str,
+    call: Option<u64>,
+    untold: Option<Span>,
+) -> Result<Option<Value>, String> {
+    let told = replay::why(store, invocation, call, untold).map_err(|e| e.to_string())?;
     told.map(|told| serde_json::to_value(told).map_err(|e| e.to_string())).transpose()
 }
 

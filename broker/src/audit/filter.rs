@@ -4,7 +4,7 @@
 use super::clock;
 use super::reader::{ReadError, Reader};
 use super::row::Row;
-use super::rows::DENIED;
+use super::rows::{CALLS_UNRECORDED, DENIED};
 use std::io;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub struct Filter {
     pub invocation: Option<String>,
     /// Of this kind, in full (`skill.tool_denied`).
     pub kind: Option<String>,
-    /// Refusals only.
+    /// Refusals only, counted ones included.
     pub denied: bool,
 }
 
@@ -33,7 +33,7 @@ impl Filter {
             && is(&self.skill, row.text("skill_id").or(Some(&row.actor)))
             && is(&self.invocation, row.text("invocation_id"))
             && is(&self.kind, Some(&row.op))
-            && (!self.denied || row.op == DENIED)
+            && (!self.denied || row.op == DENIED || row.op == CALLS_UNRECORDED)
     }
 }
 

@@ -1,15 +1,16 @@
-//! The audit trail of the broker: typed rows over the ledger (section 6). The only place where a [`Started`] is made,
-//! and the only place that writes rows: dispatch calls [`Audit::started`] and [`Audit::refused`], a run its own four,
+//! The audit trail of the broker: typed rows over the ledger (section 6). The only place that writes rows:
+//! dispatch calls [`Audit::started`] and [`Audit::refused`], a run its own four,
 //! MemoryEmit [`Audit::memory_emit`]. It decides no call; it only says when a row can't be taken.
 //!
 //! ```text
+//! calls.rs      the rows of one call, and who may run it
 //! rows.rs       facts → a draft of a row
 //! row.rs        draft → payload, payload → row; canonical.rs: canonical JSON and hashes; clock.rs: ledger time
 //! ledger.rs     the one writer; tail.rs: its end under the lock; sync.rs: its background half; options.rs: its words
 //! recovery.rs   what a start finds; accept.rs: the operator's way on when a start refuses
 //! frame.rs      frames, segments, HEAD
 //! reader.rs     the one reader: verify; filter.rs: show; replay.rs: a run told from its rows; follow.rs: rows as they come
-//! runs.rs       the rows of a run's own life; tally.rs: today's numbers, open runs
+//! runs.rs       the rows of a run's own life; unrecorded.rs: calls beyond its quota; tally.rs: today's numbers, open runs
 //! ```
 //!
 //! A tool takes [`Started`] by value, and only a row that was taken makes one:
@@ -40,6 +41,7 @@
 
 pub mod accept;
 pub mod answer;
+mod calls;
 pub mod canonical;
 pub(crate) mod clock;
 pub mod filter;
@@ -56,7 +58,9 @@ mod runs;
 mod sync;
 mod tail;
 mod tally;
+mod unrecorded;
 
+pub use calls::{OpenCall, Started};
 pub use canonical::HashKey;
 pub use filter::Filter;
 pub use follow::Follow;
@@ -64,52 +68,19 @@ pub use options::{AuditUnavailable, Durability, LedgerOptions, LedgerStatus, OnF
 pub use reader::Reader;
 pub use recovery::{Cut, LedgerError, Recovery};
 pub use row::Row;
-pub use rows::{Asked, CallOutcome, Emitted, Ended, InvokedStarted, Outcome};
+pub use rows::{Asked, CallOutcome, Emitted, Ended, InvokedStarted, Outcome, Span};
+pub use unrecorded::Unrecorded;
 
-use crate::call::{Call, Invocation, Refusal, TraceId};
-use crate::grants::Permit;
 use cyberos_proto::ids::InvocationId;
 use ledger::Ledger;
 use options::{Appended, Class};
 use row::Draft;
-use rows::StartedCall;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
-use tally::{History, OpenRun, Tally};
+use tally::{Adds, History, OpenRun, Tally};
 use tokio::sync::broadcast;
-
-/// A permitted call whose `skill.tool_call_started` row is in the ledger (or in its queue). A tool takes it by value.
-#[derive(Debug)]
-pub struct Started {
-    permit: Permit,
-    row: StartedCall,
-    kept: Kept,
-}
-
-impl Started {
-    /// The permit.
-    pub fn permit(&self) -> &Permit {
-        &self.permit
-    }
-}
-
-/// The place in the queue that a call of MemoryEmit keeps for its `memory.emit` row, until one of its holders takes it.
-#[derive(Clone, Debug)]
-struct Kept(Arc<AtomicBool>);
-
-impl Kept {
-    fn new(kept: bool) -> Self {
-        Kept(Arc::new(AtomicBool::new(kept)))
-    }
-
-    fn take(&self) -> bool {
-        self.0.swap(false, Ordering::Relaxed)
-    }
-}
 
 /// How the audit trail is kept: the `audit:` part of the configuration.
 #[derive(Clone, Debug)]
@@ -124,7 +95,7 @@ pub struct AuditOptions {
 
 impl Default for AuditOptions {
     fn default() -> Self {
-        AuditOptions { ledger: LedgerOptions::default(), hash_key: None, run_quota: 64 << 20 }
+        AuditOptions { ledger: LedgerOptions::default(), hash_key: None, run_quota: 256 << 20 }
     }
 }
 
@@ -135,6 +106,8 @@ pub struct AuditStatus {
     pub tool_calls_today: u64,
     /// Of them, refused.
     pub denied_today: u64,
+    /// Of these, without rows of their own: `quota.invocation_ledger_mb` was used up.
+    pub unrecorded_today: u64,
     /// The ledger.
     pub ledger: LedgerStatus,
 }
@@ -197,86 +170,6 @@ impl Audit {
         }
     }
 
-    /// Row `skill.tool_call_started`. The only way to a [`Started`]; the [`OpenCall`] must be completed. When the row
-    /// can't be taken the call comes back, to be refused with `audit_unavailable`.
-    pub async fn started(
-        &self,
-        invocation: &Invocation,
-        permit: Permit,
-    ) -> Result<(Started, OpenCall), Box<(AuditUnavailable, Call)>> {
-        let (open, appended) = match self.begin(invocation, permit.call(), permit.trace()) {
-            Ok(begun) => begun,
-            Err(unavailable) => return Err(Box::new((unavailable, permit.call().clone()))),
-        };
-        let started = Started { permit, row: open.row.clone(), kept: open.kept.clone() };
-        // Whoever gives up while this waits drops the open call, which leaves its completed row.
-        self.wait(appended).await;
-        Ok((started, open))
-    }
-
-    fn begin(
-        &self,
-        invocation: &Invocation,
-        call: &Call,
-        trace: TraceId,
-    ) -> Result<(OpenCall, Appended), AuditUnavailable> {
-        let asked = Asked { call: call.number, tool: &call.tool, args_hash: &call.args_hash, trace };
-        let emits = call.tool == "MemoryEmit";
-        let owes = 1 + usize::from(emits);
-        let appended =
-            self.append_of(invocation.id, &rows::call_started(invocation, &asked), Class::Asks { owes })?;
-        self.note_call(invocation.id, call);
-        let recorded = appended != Appended::Dropped;
-        let row = StartedCall {
-            invocation_id: invocation.id.to_string(),
-            call: call.number,
-            skill_id: invocation.skill_id.clone(),
-            tool: call.tool.clone(),
-            trace,
-        };
-        let open = OpenCall {
-            audit: self.clone(),
-            run: invocation.id,
-            row,
-            kept: Kept::new(emits && recorded),
-            since: Instant::now(),
-            owes_row: recorded,
-        };
-        Ok((open, appended))
-    }
-
-    /// Row `skill.tool_denied`: a call that a rule refused, or one with wrong parameters. When the row can't be taken
-    /// the answer must be `audit_unavailable`, so that refusals can't be probed unseen.
-    pub async fn refused(
-        &self,
-        invocation: &Invocation,
-        asked: &Asked<'_>,
-        refusal: &Refusal,
-    ) -> Result<(), AuditUnavailable> {
-        let draft = rows::refused(invocation, asked, refusal);
-        let appended = self.append_of(invocation.id, &draft, Class::Asks { owes: 0 })?;
-        self.wait(appended).await;
-        Ok(())
-    }
-
-    /// Row `memory.emit`, MemoryEmit's own, once the file is in the store. Its seq.
-    pub async fn memory_emit(
-        &self,
-        invocation: &Invocation,
-        started: &Started,
-        emitted: &Emitted<'_>,
-    ) -> Result<u64, AuditUnavailable> {
-        let (row, kept) = (&started.row, &started.kept);
-        let class = if kept.take() { Class::Owed } else { Class::Asks { owes: 0 } };
-        let appended =
-            self.append_of(invocation.id, &rows::memory_emit(row, invocation.tenant, emitted), class)?;
-        self.wait(appended).await;
-        match appended {
-            Appended::Written { seq, .. } | Appended::Queued { seq, .. } => Ok(seq),
-            Appended::Dropped => Err(AuditUnavailable { reason: "its queue is full".into() }),
-        }
-    }
-
     /// Every row from now on, as it gets its place.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Row>> {
         self.inner.ledger.subscribe()
@@ -292,8 +185,14 @@ impl Audit {
 
     /// Today's numbers and the ledger's state.
     pub fn status(&self) -> AuditStatus {
-        let (tool_calls_today, denied_today) = relock(&self.inner.tally).today(clock::now_ns());
-        AuditStatus { tool_calls_today, denied_today, ledger: self.inner.ledger.status() }
+        let untold = self.untold();
+        let today = relock(&self.inner.tally).today(clock::now_ns(), untold);
+        AuditStatus {
+            tool_calls_today: today.calls,
+            denied_today: today.denied,
+            unrecorded_today: today.unrecorded,
+            ledger: self.inner.ledger.status(),
+        }
     }
 
     /// STATE/store, for [`reader`].
@@ -309,7 +208,7 @@ impl Audit {
     fn append(&self, draft: &Draft, class: Class) -> Result<Appended, AuditUnavailable> {
         let appended = self.inner.ledger.append(draft, class)?;
         if let Appended::Written { ts_ns, .. } | Appended::Queued { ts_ns, .. } = appended {
-            relock(&self.inner.tally).count(draft.op, ts_ns);
+            relock(&self.inner.tally).count(Adds::of(draft), ts_ns);
         }
         Ok(appended)
     }
@@ -325,57 +224,6 @@ impl Audit {
 /// Numbers stay right even if whoever held them panicked: each change is one step.
 fn relock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A call that has started and owes its `skill.tool_call_completed` row. Dropped without one (a panic, a cut
-/// connection), it writes an error row `dropped` itself: a started row without a completed one then means that the broker
-/// died.
-#[derive(Debug)]
-#[must_use = "a call that started must be completed"]
-pub struct OpenCall {
-    audit: Audit,
-    run: InvocationId,
-    row: StartedCall,
-    kept: Kept,
-    since: Instant,
-    owes_row: bool,
-}
-
-impl OpenCall {
-    /// Row `skill.tool_call_completed`.
-    pub async fn completed(mut self, outcome: CallOutcome) {
-        if let Some(appended) = self.complete(&outcome) {
-            self.audit.wait(appended).await;
-        }
-    }
-
-    fn complete(&mut self, outcome: &CallOutcome) -> Option<Appended> {
-        if self.kept.take() {
-            self.audit.inner.ledger.forgo(1);
-        }
-        if !std::mem::take(&mut self.owes_row) {
-            return None;
-        }
-        let draft = rows::call_completed(&self.row, outcome, ms(self.since));
-        let appended = self.audit.append_of(self.run, &draft, Class::Owed);
-        if let Err(e) = &appended {
-            tracing::error!(
-                invocation = self.row.invocation_id, call = self.row.call, ?outcome, error = %e,
-                "a completed call is not in the audit ledger"
-            );
-        }
-        appended.ok()
-    }
-}
-
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        self.complete(&CallOutcome::Error { error: "dropped".into() });
-    }
-}
-
-fn ms(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@
 
 use super::frame::{self, FrameFault, FrameReader, Next};
 use super::row::{GENESIS, Row};
-use super::rows::{CALL_COMPLETED, CALL_STARTED, INVOKED_COMPLETED, INVOKED_STARTED};
+use super::rows::{CALL_COMPLETED, CALL_STARTED, DENIED, DURATION, INVOKED_COMPLETED, INVOKED_STARTED};
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -207,6 +207,8 @@ pub struct OpenRunEntry {
 struct Pairs {
     calls: BTreeMap<(String, u64), OpenCallEntry>,
     runs: BTreeMap<String, OpenRunEntry>,
+    /// Calls that a denied row closed which does not say so itself: earlier versions wrote a completed row after it.
+    closed_twice: BTreeSet<(String, u64)>,
 }
 
 impl Pairs {
@@ -222,10 +224,23 @@ impl Pairs {
                 let twice = self.calls.insert((id, call), open)?;
                 Some(format!("call {call} of {} starts a second time", twice.invocation_id))
             }
-            (CALL_COMPLETED, Some(call)) => match self.calls.remove(&(id.clone(), call)) {
-                Some(_) => None,
-                None => Some(format!("call {call} of {id} is completed but had not started")),
-            },
+            (CALL_COMPLETED, Some(call)) => {
+                let key = (id, call);
+                let known = self.calls.remove(&key).is_some() || self.closed_twice.remove(&key);
+                (!known).then(|| format!("call {call} of {} is completed but had not started", key.0))
+            }
+            // A call is refused before it starts, or, for a quota, once it runs: then this row closes it.
+            (DENIED, Some(call)) => {
+                let (key, closes) = ((id, call), row.extra.contains_key(DURATION));
+                match (self.calls.remove(&key).is_some(), closes) {
+                    (true, false) => drop(self.closed_twice.insert(key)),
+                    (false, true) => {
+                        return Some(format!("call {call} of {} ends refused but had not started", key.0));
+                    }
+                    _ => {}
+                }
+                None
+            }
             (INVOKED_STARTED, _) => {
                 let open =
                     OpenRunEntry { seq: row.seq, invocation_id: id.clone(), skill_id: row.actor.clone() };

@@ -5,7 +5,8 @@ use super::filter::{Filter, show};
 use super::reader::ReadError;
 use super::row::Row;
 use super::rows::{
-    CALL_COMPLETED, CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, NO_CONNECT, TIMEOUT,
+    CALL_COMPLETED, CALL_STARTED, CALLS_UNRECORDED, DENIED, DURATION, INVOKED_COMPLETED, INVOKED_STARTED,
+    NO_CONNECT, Span, TIMEOUT,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -19,6 +20,8 @@ pub struct Replay {
     pub started: Option<Row>,
     /// Its calls, in the order in which they were asked for.
     pub calls: Vec<CallRecord>,
+    /// Refused calls without rows of their own (`[2.8]`): `count` of those from `first` to `last`.
+    pub unrecorded: Vec<Span>,
     /// `skill.no_connect` or `skill.timeout`, if it came to that.
     pub incident: Option<Row>,
     /// Its `skill.invoked_completed` row; none while it runs, or when its broker died and none has started since.
@@ -87,18 +90,44 @@ impl CallRecord {
                 record.args_hash = text("args_hash");
             }
             DENIED => {
-                record.outcome = "denied".to_owned();
                 record.args_hash = text("attempted_args_hash");
-                record.denial = Some(DenialRecord {
-                    reason: text("reason"),
-                    rule: text("rule"),
-                    subject: text("subject"),
-                    sentence: text("sentence"),
-                });
+                record.refuse(row);
             }
             _ => return None,
         }
         Some(record)
+    }
+
+    /// Adds what its denied row tells, be it the only one or the one that closes it.
+    fn refuse(&mut self, row: &Row) {
+        let text = |field| row.text(field).unwrap_or_default().to_owned();
+        self.outcome = "denied".to_owned();
+        self.duration_ms = row.number(DURATION);
+        self.denial = Some(DenialRecord {
+            reason: text("reason"),
+            rule: text("rule"),
+            subject: text("subject"),
+            sentence: text("sentence"),
+        });
+    }
+
+    /// What is known of calls without rows of their own, in the form of one: the first of them stands for all.
+    pub fn of_unrecorded(span: &Span) -> CallRecord {
+        CallRecord {
+            call: span.first,
+            tool_name: "-".to_owned(),
+            outcome: "unrecorded".to_owned(),
+            denial: Some(DenialRecord {
+                reason: "ledger_quota".to_owned(),
+                rule: "ledger_quota".to_owned(),
+                subject: String::new(),
+                sentence: format!(
+                    "{span} had been refused without rows of their own: the rows of this run had used up \
+                     quota.invocation_ledger_mb. A larger one in cyberos.yaml records more."
+                ),
+            }),
+            ..CallRecord::default()
+        }
     }
 
     /// Adds what its completed row tells.
@@ -120,8 +149,12 @@ pub fn replay(store: &Path, invocation: &str) -> Result<Option<Replay>, ReadErro
         let row = row?;
         any = true;
         if let Some(record) = CallRecord::begin(&row) {
+            let closes = || row.number("call").and_then(|call| place.get(&call)).copied();
             if row.op == CALL_STARTED {
                 place.insert(record.call, told.calls.len());
+            } else if let Some(begun) = closes().and_then(|at| told.calls.get_mut(at)) {
+                begun.refuse(&row);
+                continue;
             }
             told.calls.push(record);
             continue;
@@ -130,6 +163,11 @@ pub fn replay(store: &Path, invocation: &str) -> Result<Option<Replay>, ReadErro
             INVOKED_STARTED => told.started = Some(row),
             INVOKED_COMPLETED => told.completed = Some(row),
             NO_CONNECT | TIMEOUT => told.incident = Some(row),
+            CALLS_UNRECORDED => {
+                let number = |field| row.number(field).unwrap_or(0);
+                let (first, last, count) = (number("first_call"), number("last_call"), number("count"));
+                told.unrecorded.push(Span { first, last, count });
+            }
             CALL_COMPLETED => {
                 let record = row.number("call").and_then(|call| place.get(&call)).copied();
                 if let Some(record) = record.and_then(|at| told.calls.get_mut(at)) {
@@ -142,14 +180,24 @@ pub fn replay(store: &Path, invocation: &str) -> Result<Option<Replay>, ReadErro
     Ok(any.then_some(told))
 }
 
-/// The refused calls of a run, or its call `call` whatever became of it: what `why` explains.
-pub fn why(store: &Path, invocation: &str, call: Option<u64>) -> Result<Option<Vec<CallRecord>>, ReadError> {
-    let told = replay(store, invocation)?;
-    Ok(told.map(|told| {
-        let asked = |record: &CallRecord| match call {
-            Some(call) => record.call == call,
-            None => record.denial.is_some(),
-        };
-        told.calls.into_iter().filter(asked).collect()
-    }))
+/// The refused calls of a run, or its call `call` whatever became of it: what `why` explains. `untold` are calls that no
+/// row tells of yet.
+pub fn why(
+    store: &Path,
+    invocation: &str,
+    call: Option<u64>,
+    untold: Option<Span>,
+) -> Result<Option<Vec<CallRecord>>, ReadError> {
+    let Some(told) = replay(store, invocation)? else { return Ok(None) };
+    let asked = |record: &CallRecord| match call {
+        Some(call) => record.call == call,
+        None => record.denial.is_some(),
+    };
+    let mut records: Vec<CallRecord> = told.calls.into_iter().filter(asked).collect();
+    if call.is_none() || records.is_empty() {
+        let spans = told.unrecorded.iter().chain(&untold);
+        let spans = spans.filter(|span| call.is_none_or(|call| (span.first..=span.last).contains(&call)));
+        records.extend(spans.map(CallRecord::of_unrecorded));
+    }
+    Ok(Some(records))
 }

@@ -200,6 +200,12 @@ pub(super) fn quick_op(payload: &[u8]) -> Option<&str> {
     std::str::from_utf8(&payload[at..end]).ok()
 }
 
+/// Whether some object of a payload has this key, without parsing it: in canonical JSON no string holds a bare `"key":`.
+pub(super) fn quick_has(payload: &[u8], key: &str) -> bool {
+    let mark = format!("\"{key}\":");
+    payload.windows(mark.len()).any(|w| w == mark.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,6 +229,7 @@ mod tests {
         assert_eq!(row.chain_bytes(), Some(chain));
         assert_eq!((row.op.as_str(), row.actor.as_str(), row.number("z")), ("skill.x", "s", Some(1)));
         assert_eq!(quick_op(&payload), Some("skill.x"));
+        assert!(quick_has(&payload, "z") && !quick_has(&payload, "x") && !quick_has(&payload, "inner"));
         assert!(payload.len() <= Prepared::new(&draft()).max_len());
         let (next, _) = Prepared::new(&draft()).seal(&chain, u64::MAX);
         assert_eq!(

@@ -7,7 +7,9 @@
 use super::row::Draft;
 use crate::call::{Denial, Invocation, Refusal, TraceId};
 use cyberos_proto::ids::TenantId;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::fmt;
 
 /// A run began.
 pub const INVOKED_STARTED: &str = "skill.invoked_started";
@@ -23,8 +25,13 @@ pub const DENIED: &str = "skill.tool_denied";
 pub const TIMEOUT: &str = "skill.timeout";
 /// The skill did not connect in time.
 pub const NO_CONNECT: &str = "skill.no_connect";
+/// Calls that came after the rows of their run had used up its quota (`[2.8]`).
+pub const CALLS_UNRECORDED: &str = "skill.calls_unrecorded";
 /// A memory file was written.
 pub const MEMORY_EMIT: &str = "memory.emit";
+
+/// The field of a completed row, and of a denied one that closes a call.
+pub(super) const DURATION: &str = "duration_ms";
 
 /// Longest text of a skill's choosing in a row, in bytes.
 pub const MAX_TEXT: usize = 512;
@@ -78,6 +85,40 @@ pub enum CallOutcome {
     },
     /// Cut by the deadline or its own time limit.
     Timeout,
+}
+
+/// Calls without rows of their own: `count` of those from `first` to `last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// Number of the first one.
+    pub first: u64,
+    /// Number of the last one.
+    pub last: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count {
+            1 => write!(f, "call {}", self.first),
+            n if self.last.checked_sub(self.first) == Some(n - 1) => {
+                write!(f, "calls {} to {}", self.first, self.last)
+            }
+            n => write!(f, "{n} of the calls {} to {}", self.first, self.last),
+        }
+    }
+}
+
+impl Span {
+    /// The calls of both.
+    pub(super) fn with(self, other: Span) -> Span {
+        Span {
+            first: self.first.min(other.first),
+            last: self.last.max(other.last),
+            count: self.count + other.count,
+        }
+    }
 }
 
 /// How a run ended (`[2.7]`).
@@ -196,7 +237,7 @@ pub(super) fn call_completed(s: &StartedCall, outcome: &CallOutcome, duration_ms
     };
     let mut extra = json!({
         "invocation_id": s.invocation_id, "call": s.call, "skill_id": s.skill_id, "tool_name": capped(&s.tool),
-        "outcome": word, "duration_ms": duration_ms, "result_hash": result_hash, "trace_id": s.trace.to_string(),
+        "outcome": word, DURATION: duration_ms, "result_hash": result_hash, "trace_id": s.trace.to_string(),
     });
     if let Some(error) = error {
         extra["error"] = capped(error).into();
@@ -222,6 +263,21 @@ pub(super) fn refused(i: &Invocation, a: &Asked<'_>, refusal: &Refusal) -> Draft
         Refusal::BadParams(message) => extra["sentence"] = cut_at(message, MAX_SENTENCE).into(),
     }
     draft(&i.skill_id, DENIED, extra)
+}
+
+/// [`refused`] for a call that had started: its row closes the call, and says how long it took until the refusal.
+pub(super) fn refused_late(i: &Invocation, a: &Asked<'_>, refusal: &Refusal, duration_ms: u64) -> Draft {
+    let mut draft = refused(i, a, refusal);
+    draft.extra.insert(DURATION.into(), duration_ms.into());
+    draft
+}
+
+pub(super) fn calls_unrecorded(i: &Invocation, span: &Span) -> Draft {
+    let extra = json!({
+        "invocation_id": i.id.to_string(), "skill_id": i.skill_id, "first_call": span.first, "last_call": span.last,
+        "count": span.count, "trace_id": i.trace.to_string(),
+    });
+    draft(&i.skill_id, CALLS_UNRECORDED, extra)
 }
 
 pub(super) fn timeout(i: &Invocation, elapsed_ms: u64, last: Option<&(u64, String)>) -> Draft {

@@ -4,40 +4,30 @@
 use super::options::{Appended, AuditUnavailable, Class};
 use super::row::Draft;
 use super::rows::{self, Ended, InvokedStarted, Outcome};
+use super::unrecorded::Unrecorded;
 use super::{Audit, clock, relock};
 use crate::call::{Call, Invocation};
 use cyberos_proto::ids::InvocationId;
 
-/// Rows that a run may still owe when it has begun: one of timeout and no_connect, and completed.
-const OWED_BY_A_RUN: usize = 2;
+/// Rows that a run may still owe when it has begun: one of timeout and no_connect, one of calls that have no rows of their
+/// own, and completed.
+const OWED_BY_A_RUN: usize = 3;
 
 /// A run that has begun under this broker.
 #[derive(Debug)]
 pub(super) struct Live {
     /// Whether its first row was taken (`audit.on_failure: continue` may have dropped it).
-    recorded: bool,
+    pub(super) recorded: bool,
     /// Rows that it still has places for.
     owed: usize,
     last_call: Option<(u64, String)>,
     /// Bytes of the rows of its calls.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Calls that came after those had reached the quota.
-    unrecorded: u64,
+    pub(super) unrecorded: Unrecorded,
 }
 
 impl Audit {
-    /// Whether another call of this run may be recorded. One that may not is counted here, must be refused, and is told
-    /// of by the run's last row.
-    pub fn admits(&self, run: InvocationId) -> bool {
-        match relock(&self.inner.live).get_mut(&run) {
-            Some(live) if live.bytes >= self.inner.run_quota => {
-                live.unrecorded += 1;
-                false
-            }
-            _ => true,
-        }
-    }
-
     /// A row of one of this run's calls, on its account.
     pub(super) fn append_of(
         &self,
@@ -64,7 +54,7 @@ impl Audit {
         let appended = self.append(&draft, Class::Asks { owes: OWED_BY_A_RUN })?;
         let recorded = appended != Appended::Dropped;
         let owed = if recorded { OWED_BY_A_RUN } else { 0 };
-        let live = Live { recorded, owed, last_call: None, bytes: 0, unrecorded: 0 };
+        let live = Live { recorded, owed, last_call: None, bytes: 0, unrecorded: Unrecorded::default() };
         relock(&self.inner.live).insert(invocation.id, live);
         self.wait(appended).await;
         Ok(())
@@ -86,9 +76,12 @@ impl Audit {
         let id = invocation.id.to_string();
         let mut draft =
             rows::invoked_completed(&id, &invocation.skill_id, &invocation.trace.to_string(), ended);
-        let unrecorded = relock(&self.inner.live).get(&invocation.id).map_or(0, |live| live.unrecorded);
-        if unrecorded > 0 {
-            draft.extra.insert("unrecorded_calls".into(), unrecorded.into());
+        let unrecorded = self.last_untold(invocation.id);
+        if let Some(span) = unrecorded.untold {
+            self.note(invocation, &rows::calls_unrecorded(invocation, &span));
+        }
+        if unrecorded.total > 0 {
+            draft.extra.insert("unrecorded_calls".into(), unrecorded.total.into());
         }
         self.note(invocation, &draft);
         if let Some(live) = relock(&self.inner.live).remove(&invocation.id) {

@@ -3,39 +3,96 @@
 
 use super::clock;
 use super::frame::Frame;
-use super::row::{Row, quick_op};
-use super::rows::{CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED};
-use std::collections::HashMap;
+use super::row::{Draft, Row, quick_has, quick_op};
+use super::rows::{CALL_STARTED, CALLS_UNRECORDED, DENIED, DURATION, INVOKED_COMPLETED, INVOKED_STARTED};
+use std::collections::{HashMap, VecDeque};
 
-/// Numbers of one UTC day of ledger time.
+/// Days whose numbers are kept. The clock may be set back: then a day goes on that another one has interrupted.
+const DAYS: usize = 8;
+
+/// What one row adds to the numbers of its day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Adds {
+    calls: u64,
+    denied: u64,
+    unrecorded: u64,
+}
+
+impl Adds {
+    /// For the row that `draft` becomes.
+    pub(super) fn of(draft: &Draft) -> Adds {
+        let count = || draft.extra.get("count").and_then(serde_json::Value::as_u64);
+        Adds::by_kind(draft.op, || draft.extra.contains_key(DURATION), count)
+    }
+
+    /// The same for a row that the ledger has.
+    fn of_payload(op: &str, frame: &Frame) -> Adds {
+        let count = || Row::parse(frame).ok().and_then(|row| row.number("count"));
+        Adds::by_kind(op, || quick_has(&frame.payload, DURATION), count)
+    }
+
+    fn by_kind(op: &str, closes: impl Fn() -> bool, count: impl Fn() -> Option<u64>) -> Adds {
+        match op {
+            CALL_STARTED => Adds { calls: 1, ..Adds::default() },
+            // One that closes a call was counted when the call started.
+            DENIED => Adds { calls: u64::from(!closes()), denied: 1, unrecorded: 0 },
+            CALLS_UNRECORDED => Adds::unrecorded(count().unwrap_or(0)),
+            _ => Adds::default(),
+        }
+    }
+
+    /// Refused calls that have no rows of their own.
+    pub(super) fn unrecorded(count: u64) -> Adds {
+        Adds { calls: count, denied: count, unrecorded: count }
+    }
+
+    fn and(self, more: Adds) -> Adds {
+        Adds {
+            calls: self.calls + more.calls,
+            denied: self.denied + more.denied,
+            unrecorded: self.unrecorded + more.unrecorded,
+        }
+    }
+}
+
+/// Numbers of one day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Today {
+    /// Calls asked for, refused ones included.
+    pub(super) calls: u64,
+    /// Of them, refused.
+    pub(super) denied: u64,
+    /// Of these, without rows of their own.
+    pub(super) unrecorded: u64,
+}
+
+/// Numbers of the UTC days on which the newest rows fall, by the rows' own time.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    day: u64,
-    started: u64,
-    denied: u64,
+    /// The day that got a row last is the last one.
+    days: VecDeque<(u64, Adds)>,
 }
 
 impl Tally {
-    pub(super) fn count(&mut self, op: &str, ts_ns: u64) {
-        self.turn(clock::day(ts_ns));
-        match op {
-            CALL_STARTED => self.started += 1,
-            DENIED => self.denied += 1,
-            _ => {}
+    pub(super) fn count(&mut self, adds: Adds, ts_ns: u64) {
+        if adds == Adds::default() {
+            return;
         }
+        let day = clock::day(ts_ns);
+        let at = self.days.iter().position(|(d, _)| *d == day);
+        let before = at.and_then(|at| self.days.remove(at)).map_or(Adds::default(), |(_, adds)| adds);
+        if self.days.len() == DAYS {
+            self.days.pop_front();
+        }
+        self.days.push_back((day, before.and(adds)));
     }
 
-    /// (calls asked for, of them refused) on the day of `now_ns`.
-    pub(super) fn today(&mut self, now_ns: u64) -> (u64, u64) {
-        self.turn(clock::day(now_ns));
-        (self.started + self.denied, self.denied)
-    }
-
-    fn turn(&mut self, day: u64) {
-        // Ledger time never goes back, the wall clock may: a day that is over does not begin again.
-        if day > self.day {
-            *self = Tally { day, ..Tally::default() };
-        }
+    /// The numbers of the day of `now_ns`, with what no row tells of yet.
+    pub(super) fn today(&self, now_ns: u64, untold: Adds) -> Today {
+        let day = clock::day(now_ns);
+        let adds = self.days.iter().find(|(d, _)| *d == day).map_or(Adds::default(), |(_, adds)| *adds);
+        let Adds { calls, denied, unrecorded } = adds.and(untold);
+        Today { calls, denied, unrecorded }
     }
 }
 
@@ -58,7 +115,7 @@ pub(super) struct History {
 impl History {
     pub(super) fn see(&mut self, frame: &Frame) {
         let Some(op) = quick_op(&frame.payload) else { return };
-        self.tally.count(op, frame.ts_ns);
+        self.tally.count(Adds::of_payload(op, frame), frame.ts_ns);
         if op != INVOKED_STARTED && op != INVOKED_COMPLETED {
             return;
         }

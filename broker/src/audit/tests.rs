@@ -1,10 +1,11 @@
 use super::reader::Report;
 use super::replay::{replay, why};
 use super::rows::{
-    CALL_COMPLETED, CALL_STARTED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, NO_CONNECT, TIMEOUT,
+    CALL_COMPLETED, CALL_STARTED, CALLS_UNRECORDED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, NO_CONNECT,
+    TIMEOUT,
 };
 use super::*;
-use crate::call::{Denial, DenialClass};
+use crate::call::{Call, Denial, DenialClass, Invocation, Refusal, TraceId};
 use cyberos_proto::ids::TenantId;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -261,7 +262,7 @@ fn a_run_is_told_from_its_rows_alone() {
     assert_eq!(told.calls[0].result_hash.as_deref(), Some("dd"));
     assert_eq!(told.calls[1].error.as_deref(), Some("not_found"));
     assert!(told.started.is_some() && told.completed.is_some() && told.incident.is_none());
-    let refused = why(dir.path(), &id, None).unwrap().unwrap();
+    let refused = why(dir.path(), &id, None, None).unwrap().unwrap();
     let denial = refused[0].denial.as_ref().unwrap();
     assert_eq!((refused.len(), refused[0].call), (1, 3));
     assert_eq!(
@@ -269,7 +270,7 @@ fn a_run_is_told_from_its_rows_alone() {
         ("allowed_memory_scopes, line 6", "memories/people/y.md")
     );
     assert_eq!(denial.sentence, "memories/people/y.md is outside; add it");
-    assert_eq!(why(dir.path(), &id, Some(1)).unwrap().unwrap()[0].outcome, "success");
+    assert_eq!(why(dir.path(), &id, Some(1), None).unwrap().unwrap()[0].outcome, "success");
     assert_eq!(replay(dir.path(), "no such run").unwrap(), None);
     let count = |filter: Filter| filter::show(dir.path(), filter).unwrap().count();
     assert_eq!(count(Filter { denied: true, ..Filter::default() }), 2);
@@ -297,32 +298,131 @@ fn case_163_texts_of_a_skills_choosing_are_capped_and_split_nothing() {
     assert!(fs::metadata(dir.path().join("audit/current.binlog")).unwrap().len() < 2 * 3072);
 }
 
-#[test]
-fn the_rows_of_one_runs_calls_have_a_quota_and_its_last_row_counts_what_came_after() {
-    let dir = tempfile::tempdir().unwrap();
-    let audit = Audit::open(dir.path(), AuditOptions { run_quota: 4000, ..AuditOptions::default() }).unwrap();
-    let (greedy, other) = (invocation(1), invocation(2));
+/// Refuses calls `numbers` of `i`, those with rows and those without; how many got one.
+async fn ask_for(audit: &Audit, i: &Invocation, numbers: std::ops::RangeInclusive<u64>) -> u64 {
     let mut recorded = 0;
-    run(async {
-        audit.invoked_started(&greedy, &started()).await.unwrap();
-        audit.invoked_started(&other, &started()).await.unwrap();
-        for number in 0..100 {
-            if audit.admits(greedy.id) {
-                recorded += 1;
-                audit.refused(&greedy, &asked(number, "Read"), &denial()).await.unwrap();
-            }
+    for number in numbers {
+        if audit.admits(i, number) {
+            recorded += 1;
+            audit.refused(i, &asked(number, "Read"), &denial()).await.unwrap();
         }
-        assert!(audit.admits(other.id), "another run has a quota of its own");
-    });
+    }
+    recorded
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_beyond_the_quota_of_rows_are_counted_in_a_row_a_minute_and_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || AuditOptions { run_quota: 4000, ..AuditOptions::default() };
+    let audit = Audit::open(dir.path(), options()).unwrap();
+    let (greedy, other) = (invocation(1), invocation(2));
+    audit.invoked_started(&greedy, &started()).await.unwrap();
+    audit.invoked_started(&other, &started()).await.unwrap();
+    let recorded = ask_for(&audit, &greedy, 1..=100).await;
+    assert!((2..20).contains(&recorded), "{recorded}");
+    assert!(audit.admits(&other, 1), "another run has a quota of its own");
+    let spans = |store: &Path| {
+        let rows = rows_of(store).into_iter().filter(|row| row.op == CALLS_UNRECORDED);
+        let number = |row: &Row, field: &str| row.number(field).unwrap();
+        rows.map(|row| (number(&row, "first_call"), number(&row, "last_call"), number(&row, "count")))
+            .collect::<Vec<_>>()
+    };
+    let numbers = |audit: &Audit| {
+        let status = audit.status();
+        (status.tool_calls_today, status.denied_today, status.unrecorded_today)
+    };
+    tokio::time::sleep(std::time::Duration::from_secs(59)).await;
+    assert_eq!(spans(dir.path()), [], "not before the minute is over");
+    assert_eq!(numbers(&audit), (100, 100, 100 - recorded), "but counted at once");
+    let untold = audit.unrecorded(greedy.id).untold;
+    let id = greedy.id.to_string();
+    let told = why(dir.path(), &id, None, untold).unwrap().unwrap();
+    let sentence = &told.last().unwrap().denial.as_ref().unwrap().sentence;
+    assert_eq!(told.len() as u64, recorded + 1);
+    assert!(sentence.contains(&format!("calls {} to 100", recorded + 1)), "{sentence}");
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    let first = (recorded + 1, 100, 100 - recorded);
+    assert_eq!(spans(dir.path()), [first]);
+    tokio::time::sleep(std::time::Duration::from_secs(300)).await;
+    assert_eq!(spans(dir.path()), [first], "nothing happened, nothing is told");
+    ask_for(&audit, &greedy, 101..=150).await;
+    tokio::time::sleep(std::time::Duration::from_secs(61)).await;
+    assert_eq!(spans(dir.path()), [first, (101, 150, 50)]);
+    ask_for(&audit, &greedy, 151..=151).await;
     audit.invoked_completed(&greedy, &ended(Outcome::Success));
     audit.invoked_completed(&other, &ended(Outcome::Success));
+    tokio::time::sleep(std::time::Duration::from_secs(61)).await;
+    let all = [first, (101, 150, 50), (151, 151, 1)];
+    assert_eq!(spans(dir.path()), all, "the last one came before the end, and once");
+    let unrecorded = 151 - recorded;
+    assert_eq!(numbers(&audit), (151, 151, unrecorded));
     audit.close().unwrap();
+
     let rows = rows_of(dir.path());
-    assert!((2..20).contains(&recorded), "{recorded}");
-    assert_eq!(rows.iter().filter(|row| row.op == DENIED).count(), recorded);
     let ends: Vec<_> = rows.iter().filter(|row| row.op == INVOKED_COMPLETED).collect();
-    assert_eq!(ends[0].number("unrecorded_calls"), Some(100 - recorded as u64));
+    assert_eq!(ends[0].number("unrecorded_calls"), Some(unrecorded));
     assert_eq!(ends[1].number("unrecorded_calls"), None);
+    let told = replay(dir.path(), &id).unwrap().unwrap();
+    let counted: Vec<_> = told.unrecorded.iter().map(|s| (s.first, s.last, s.count)).collect();
+    assert_eq!((told.calls.len() as u64, counted.as_slice()), (recorded, all.as_slice()));
+    let of = |call| why(dir.path(), &id, Some(call), None).unwrap().unwrap();
+    assert_eq!(of(1)[0].outcome, "denied");
+    assert_eq!((of(120).len(), of(120)[0].outcome.as_str()), (1, "unrecorded"));
+    assert_eq!(of(152), []);
+    let denied = Filter { denied: true, ..Filter::default() };
+    assert_eq!(filter::show(dir.path(), denied).unwrap().count() as u64, recorded + 3);
+    assert_eq!(verify(dir.path()).broken, None);
+    assert_eq!(numbers(&Audit::open(dir.path(), options()).unwrap()), (151, 151, unrecorded));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_without_rows_are_told_of_however_full_the_queue_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = LedgerOptions { queue: 8, ..LedgerOptions::default() };
+    let options = AuditOptions { ledger, run_quota: 1, ..AuditOptions::default() };
+    let audit = Audit::open(dir.path(), options).unwrap();
+    let (greedy, other) = (invocation(1), invocation(2));
+    audit.invoked_started(&greedy, &started()).await.unwrap();
+    assert_eq!(ask_for(&audit, &greedy, 1..=1).await, 1);
+    let file = break_disk(&audit, "/dev/full");
+    while audit.refused(&other, &asked(1, "Read"), &denial()).await.is_ok() {}
+    assert_eq!(ask_for(&audit, &greedy, 2..=9).await, 0);
+    tokio::time::sleep(std::time::Duration::from_secs(61)).await;
+    assert!(audit.unrecorded(greedy.id).untold.is_some(), "no place for a row now");
+    audit.invoked_completed(&greedy, &ended(Outcome::Success));
+    mend_disk(&audit, file);
+    audit.close().unwrap();
+    let told = replay(dir.path(), &greedy.id.to_string()).unwrap().unwrap();
+    assert_eq!(told.unrecorded, [Span { first: 2, last: 9, count: 8 }]);
+    assert!(told.completed.is_some());
+}
+
+#[test]
+fn a_refusal_that_closes_a_call_is_its_last_row_and_whoever_finds_another_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = open(dir.path());
+    let i = invocation(1);
+    let open_call = audit.begin_now(&i, &call(1, "MemoryEmit")).unwrap();
+    run(open_call.refused(&i, "cc", &denial()));
+    assert_eq!(audit.inner.ledger.shared.lock().unwrap().owed, 0, "its places are given back");
+    let report = verify(dir.path());
+    assert_eq!((report.rows, &report.broken, report.open_calls.len()), (2, &None, 0));
+    // What earlier versions wrote: a denied row that does not say that it closes, and a completed one.
+    let old = audit.begin_now(&i, &call(2, "Read")).unwrap();
+    run(audit.refused(&i, &asked(2, "Read"), &denial())).unwrap();
+    run(old.completed(CallOutcome::Error { error: "quota_exceeded".into() }));
+    assert_eq!(verify(dir.path()).broken, None);
+    // What nobody writes: a second end.
+    let closed = rows::StartedCall {
+        invocation_id: i.id.to_string(),
+        call: 1,
+        skill_id: i.skill_id.clone(),
+        tool: "MemoryEmit".into(),
+        trace: i.trace,
+    };
+    audit.append(&rows::call_completed(&closed, &success(), 1), Class::Asks { owes: 0 }).unwrap();
+    let fault = verify(dir.path()).broken.unwrap();
+    assert!(fault.seq == 6 && fault.what.contains("had not started"), "{fault}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use super::client::{Failure, ask, ask_items};
 use super::{Context, output};
+use crate::audit::Span;
 use crate::operator::Ask;
 use crate::terminal::escape_line;
 use clap::{Args, Subcommand};
@@ -96,6 +97,10 @@ fn happening(row: &Value) -> Option<String> {
         ),
         "skill.tool_denied" => call(extra, &format!("denied: {}", output::text(extra, "reason"))),
         "skill.invoked_completed" => format!("ends: {}", output::text(extra, "outcome")),
+        "skill.calls_unrecorded" => format!(
+            "{}: refused, without rows of their own (the run's rows have used up their quota)",
+            unrecorded(extra, "first_call", "last_call")
+        ),
         "skill.timeout" => "was killed at its deadline".into(),
         "skill.no_connect" => "did not connect".into(),
         _ => return None,
@@ -107,6 +112,12 @@ fn happening(row: &Value) -> Option<String> {
         id.get(..8).unwrap_or(&id),
         output::text(extra, "skill_id")
     ))
+}
+
+/// `17 of the calls 4 to 30`, from the fields of a row or of a record.
+fn unrecorded(of: &Value, first: &str, last: &str) -> String {
+    let number = |field: &str| of[field].as_u64().unwrap_or(0);
+    Span { first: number(first), last: number(last), count: number("count") }.to_string()
 }
 
 fn call(extra: &Value, what: &str) -> String {
@@ -141,6 +152,12 @@ impl Replay {
                 output::text(record, "call"),
                 output::text(record, "tool_name"),
                 output::text(record, "outcome")
+            );
+        }
+        for span in told["unrecorded"].as_array().into_iter().flatten() {
+            output::line!(
+                "       {}: refused, without rows of their own (ledger_quota)",
+                unrecorded(span, "first", "last")
             );
         }
         output::line!("ended: {}", output::text(&told["completed"]["extra"], "outcome"));

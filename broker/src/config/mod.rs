@@ -132,7 +132,7 @@ impl Default for Config {
             never_grantable: Vec::new(),
             grants: GrantTable::packaged(&work),
             work,
-            quota: Quota { invocation_write_mb: 256, invocation_ledger_mb: 64, tenant_store_mb: 4096 },
+            quota: Quota { invocation_write_mb: 256, invocation_ledger_mb: 256, tenant_store_mb: 4096 },
             seal: Seal { max_bytes: 256 << 20, max_entries: 20_000, cache: 2 << 30 },
             audit: Audit { durability: Durability::Normal, on_failure: OnFailure::Queue, queue_rows: 10_000 },
             require: Vec::new(),

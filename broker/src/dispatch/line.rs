@@ -1,5 +1,6 @@
 //! One `tool.call`, from its parameters to its reply: the order of `[4.1]` is the order of [`Dispatch::tool_call`].
 
+use super::params::read_call;
 use super::{Dispatch, Phase};
 use crate::audit::{Asked, CallOutcome, OpenCall, Started};
 use crate::beneath::{self, Missed, Pinned};
@@ -11,7 +12,7 @@ use crate::tools::{
     Context, Ending, Means, TIMED_OUT, Tool, ToolError, ToolResult, WRITE_QUOTA, internal, is_quota,
 };
 use crate::workers::Stop;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -28,6 +29,9 @@ const LARGE: usize = 256 * 1024;
 const MAX_ECHO: usize = 256;
 /// Longest message of −32602, in bytes: it names what was sent.
 const MAX_MESSAGE: usize = 512;
+
+/// `data.reason` of a call that the run's rows leave no room for (`[3.4]`).
+const LEDGER_QUOTA: &str = "ledger_quota";
 
 /// Why a call was cut.
 enum Severed {
@@ -48,7 +52,7 @@ impl Dispatch {
         let (mut call, wrong) = read_call(params);
         call.args_hash = serving.audit.hash_object(&call.args);
         call.number = self.next_call(&call.tool);
-        if !serving.audit.admits(serving.invocation.id) {
+        if !serving.audit.admits(&serving.invocation, call.number) {
             return self.unrecorded(&call);
         }
         if *self.phase.borrow() != Phase::Open {
@@ -207,8 +211,7 @@ impl Dispatch {
             }
             Ok(Err(e)) if e.reason == TIMED_OUT => (CallOutcome::Timeout, failed(tool, e)),
             Ok(Err(e)) if is_quota(e.reason) => {
-                let reply = self.refuse(call, self.quota_denial(e.reason, e.message).into()).await;
-                (CallOutcome::Error { error: e.reason.to_owned() }, reply)
+                return self.refuse_late(call, open, self.quota_denial(e.reason, e.message)).await;
             }
             Ok(Err(e)) => (CallOutcome::Error { error: e.reason.to_owned() }, failed(tool, e)),
             Err(Severed::Deadline) => {
@@ -242,12 +245,20 @@ impl Dispatch {
         }
     }
 
-    /// The answer to a call that comes after the rows of its run have used up their quota: it does not run, and the
-    /// run's last row counts it.
+    /// The same for a refusal that was found out once the call had started: its row closes the call.
+    async fn refuse_late(&self, call: &Call, open: OpenCall, denial: Denial) -> Reply {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        let reply = self.denied(call, &denial);
+        open.refused(&self.serving.invocation, &call.args_hash, &denial.into()).await;
+        reply
+    }
+
+    /// The answer to a call that comes after the rows of its run have used up their quota: it does not run, and a row
+    /// counts it with others (`[2.8]`).
     pub(super) fn unrecorded(&self, call: &Call) -> Reply {
         self.denied.fetch_add(1, Ordering::Relaxed);
         let sentence = "the rows of its calls have used up quota.invocation_ledger_mb".to_owned();
-        self.denied(call, &self.plain_denial(DenialClass::RateLimited, sentence))
+        self.denied(call, &self.quota_denial(LEDGER_QUOTA, sentence))
     }
 
     /// The error object of `[3.4]`.
@@ -340,47 +351,4 @@ fn failed(tool: &str, e: ToolError) -> Reply {
         message: "tool_error".to_owned(),
         data: Some(json!({"tool": tool, "reason": e.reason, "message": e.message})),
     })
-}
-
-/// The parameters of `tool.call`, as far as they can be read, and what is wrong with them.
-fn read_call(params: Option<Value>) -> (Call, Option<String>) {
-    let mut call = Call::unread();
-    let Some(Value::Object(mut params)) = params else {
-        return (call, Some("params must be an object {tool, args, traceparent?}".to_owned()));
-    };
-    let mut wrong = None;
-    let mut first = |why: String| {
-        wrong.get_or_insert(why);
-    };
-    match params.swap_remove("tool") {
-        Some(Value::String(tool)) => call.tool = tool,
-        _ => first("params.tool must be a string".to_owned()),
-    }
-    match params.swap_remove("args") {
-        Some(Value::Object(args)) => call.args = args,
-        _ => first("params.args must be an object".to_owned()),
-    }
-    call.traceparent = params.swap_remove("traceparent");
-    if let Some(key) = params.keys().next() {
-        first(format!("params.{key} is unknown; there are tool, args and traceparent"));
-    }
-    (call, wrong)
-}
-
-impl Call {
-    /// What a refusal needs of a call whose permit has been used up.
-    fn without_args(&self) -> Self {
-        Call {
-            number: self.number,
-            tool: self.tool.clone(),
-            args: Map::new(),
-            args_hash: self.args_hash.clone(),
-            traceparent: self.traceparent.clone(),
-        }
-    }
-
-    /// A call of which nothing is known yet.
-    pub(super) fn unread() -> Self {
-        Call { number: 0, tool: String::new(), args: Map::new(), args_hash: String::new(), traceparent: None }
-    }
 }

@@ -1,7 +1,7 @@
 //! What a peer may do to a connection, and what it may not (`[3.1]`–`[3.3]`).
 
 use crate::support::{Client, Line, Options, call, frame, within};
-use cyberos_broker::audit::{AuditOptions, InvokedStarted};
+use cyberos_broker::audit::{AuditOptions, Ended, InvokedStarted, Outcome};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -348,10 +348,27 @@ async fn refused_calls_count_against_the_rate_and_stop_filling_the_ledger() {
     for _ in 0..200 {
         last = client.call("Bash", json!({"path": path})).await;
     }
-    assert_eq!(last["error"]["data"]["reason"], "rate_limited", "the ledger takes no more of it");
+    assert_eq!(last["error"]["message"], "quota_exceeded", "the ledger takes no more of it");
+    assert_eq!(last["error"]["data"]["reason"], "ledger_quota");
     assert_eq!(client.status().await["denied"], 206);
+    // Counted while the run goes on, before any row says so.
+    assert_eq!((line.audit.status().tool_calls_today, line.audit.status().denied_today), (206, 206));
+    line.audit.invoked_completed(
+        &line.invocation,
+        &Ended { outcome: Outcome::Success, exit_code: Some(0), signal: None, duration_ms: 1 },
+    );
     let rows = line.settled().await;
     let denied = rows.iter().filter(|row| row.op == "skill.tool_denied").count();
     assert!((6..60).contains(&denied), "{denied}");
+    let [.., counted, last] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!(
+        (counted.op.as_str(), last.op.as_str()),
+        ("skill.calls_unrecorded", "skill.invoked_completed")
+    );
+    let number = |field: &str| counted.extra[field].as_u64().unwrap();
+    assert_eq!(
+        (number("first_call"), number("last_call"), number("count")),
+        (denied as u64 + 1, 206, 206 - denied as u64)
+    );
     assert!(std::fs::metadata(line.dir.path().join("store/audit/current.binlog")).unwrap().len() < 24 << 10);
 }

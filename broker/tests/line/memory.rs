@@ -1,6 +1,8 @@
 //! MemoryRead and MemoryEmit, from the socket to the store and the ledger (`[5.3]`).
 
 use crate::support::{Line, Options, call};
+use cyberos_broker::audit::replay::{replay, why};
+use cyberos_broker::audit::{Audit, AuditOptions};
 use serde_json::{Value, json};
 
 fn options(scopes: &str) -> Options {
@@ -195,10 +197,30 @@ async fn both_quotas_refuse_and_failed_writes_cost_nothing() {
     let mut client = line.client().await;
     let answer = client.call("MemoryEmit", emit(32 << 10, 1)).await;
     assert_eq!(answer["error"]["message"], "quota_exceeded", "{answer}");
-    let ops: Vec<_> = line.settled().await.into_iter().map(|r| (r.op, r.extra)).collect();
-    let kinds: Vec<_> = ops.iter().map(|(op, _)| op.as_str()).collect();
-    assert_eq!(kinds, ["skill.tool_call_started", "skill.tool_denied", "skill.tool_call_completed"]);
-    assert_eq!(ops[2].1["outcome"], "error");
+    assert_eq!(client.status().await["denied"], 1);
+    let rows = line.settled().await;
+    let kinds: Vec<_> = rows.iter().map(|r| r.op.as_str()).collect();
+    assert_eq!(kinds, ["skill.tool_call_started", "skill.tool_denied"], "one row closes the call");
+    let (started, denied) = (&rows[0].extra, &rows[1].extra);
+    for same in ["invocation_id", "call", "skill_id", "tool_name", "trace_id"] {
+        assert_eq!(started[same], denied[same], "{same}");
+    }
+    assert_eq!(started["args_hash"], denied["attempted_args_hash"]);
+    // Counted once, while the broker runs and after it has read its rows again.
+    let numbers = |audit: &Audit| {
+        let status = audit.status();
+        (status.tool_calls_today, status.denied_today)
+    };
+    assert_eq!(numbers(&line.audit), (1, 1));
+    let id = line.invocation.id.to_string();
+    let store = line.dir.path().join("store");
+    let told = replay(&store, &id).unwrap().unwrap();
+    assert_eq!(told.calls.len(), 1, "{told:?}");
+    assert_eq!((told.calls[0].call, told.calls[0].outcome.as_str()), (1, "denied"));
+    assert!(told.calls[0].denial.is_some());
+    assert_eq!(why(&store, &id, None, None).unwrap().unwrap().len(), 1);
+    line.audit.close().unwrap();
+    assert_eq!(numbers(&Audit::open(&store, AuditOptions::default()).unwrap()), (1, 1));
 }
 
 /// Bytes of the disk that lie below a directory, itself left out.

@@ -1,0 +1,192 @@
+//! The rows of one call (`[6.1]`): started, completed or denied, and MemoryEmit's own. The only place where a [`Started`] is
+//! made. `dispatch` calls it; what a call may do has been decided before.
+
+use super::Audit;
+use super::options::{Appended, AuditUnavailable, Class};
+use super::row::Draft;
+use super::rows::{self, Asked, CallOutcome, Emitted, StartedCall};
+use crate::call::{Call, Invocation, Refusal, TraceId};
+use crate::grants::Permit;
+use cyberos_proto::ids::InvocationId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// A permitted call whose `skill.tool_call_started` row is in the ledger (or in its queue). A tool takes it by value.
+#[derive(Debug)]
+pub struct Started {
+    permit: Permit,
+    row: StartedCall,
+    kept: Kept,
+}
+
+impl Started {
+    /// The permit.
+    pub fn permit(&self) -> &Permit {
+        &self.permit
+    }
+}
+
+/// The place in the queue that a call of MemoryEmit keeps for its `memory.emit` row, until one of its holders takes it.
+#[derive(Clone, Debug)]
+pub(super) struct Kept(Arc<AtomicBool>);
+
+impl Kept {
+    fn new(kept: bool) -> Self {
+        Kept(Arc::new(AtomicBool::new(kept)))
+    }
+
+    pub(super) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Audit {
+    /// Row `skill.tool_call_started`. The only way to a [`Started`]; the [`OpenCall`] must be completed. When the row
+    /// can't be taken the call comes back, to be refused with `audit_unavailable`.
+    pub async fn started(
+        &self,
+        invocation: &Invocation,
+        permit: Permit,
+    ) -> Result<(Started, OpenCall), Box<(AuditUnavailable, Call)>> {
+        let (open, appended) = match self.begin(invocation, permit.call(), permit.trace()) {
+            Ok(begun) => begun,
+            Err(unavailable) => return Err(Box::new((unavailable, permit.call().clone()))),
+        };
+        let started = Started { permit, row: open.row.clone(), kept: open.kept.clone() };
+        // Whoever gives up while this waits drops the open call, which leaves its completed row.
+        self.wait(appended).await;
+        Ok((started, open))
+    }
+
+    pub(super) fn begin(
+        &self,
+        invocation: &Invocation,
+        call: &Call,
+        trace: TraceId,
+    ) -> Result<(OpenCall, Appended), AuditUnavailable> {
+        let asked = Asked { call: call.number, tool: &call.tool, args_hash: &call.args_hash, trace };
+        let emits = call.tool == "MemoryEmit";
+        let owes = 1 + usize::from(emits);
+        let appended =
+            self.append_of(invocation.id, &rows::call_started(invocation, &asked), Class::Asks { owes })?;
+        self.note_call(invocation.id, call);
+        let recorded = appended != Appended::Dropped;
+        let row = StartedCall {
+            invocation_id: invocation.id.to_string(),
+            call: call.number,
+            skill_id: invocation.skill_id.clone(),
+            tool: call.tool.clone(),
+            trace,
+        };
+        let open = OpenCall {
+            audit: self.clone(),
+            run: invocation.id,
+            row,
+            kept: Kept::new(emits && recorded),
+            since: Instant::now(),
+            owes_row: recorded,
+        };
+        Ok((open, appended))
+    }
+
+    /// Row `skill.tool_denied`: a call that a rule refused, or one with wrong parameters. When the row can't be taken
+    /// the answer must be `audit_unavailable`, so that refusals can't be probed unseen.
+    pub async fn refused(
+        &self,
+        invocation: &Invocation,
+        asked: &Asked<'_>,
+        refusal: &Refusal,
+    ) -> Result<(), AuditUnavailable> {
+        let draft = rows::refused(invocation, asked, refusal);
+        let appended = self.append_of(invocation.id, &draft, Class::Asks { owes: 0 })?;
+        self.wait(appended).await;
+        Ok(())
+    }
+
+    /// Row `memory.emit`, MemoryEmit's own, once the file is in the store. Its seq.
+    pub async fn memory_emit(
+        &self,
+        invocation: &Invocation,
+        started: &Started,
+        emitted: &Emitted<'_>,
+    ) -> Result<u64, AuditUnavailable> {
+        let (row, kept) = (&started.row, &started.kept);
+        let class = if kept.take() { Class::Owed } else { Class::Asks { owes: 0 } };
+        let appended =
+            self.append_of(invocation.id, &rows::memory_emit(row, invocation.tenant, emitted), class)?;
+        self.wait(appended).await;
+        match appended {
+            Appended::Written { seq, .. } | Appended::Queued { seq, .. } => Ok(seq),
+            Appended::Dropped => Err(AuditUnavailable { reason: "its queue is full".into() }),
+        }
+    }
+}
+
+/// A call that has started and owes the row that closes it: `skill.tool_call_completed`, or `skill.tool_denied` when a
+/// quota turned out to be used up. Dropped without one (a panic, a cut connection), it writes an error row `dropped`
+/// itself: a started row that no other closes then means that the broker died.
+#[derive(Debug)]
+#[must_use = "a call that started must be completed"]
+pub struct OpenCall {
+    audit: Audit,
+    run: InvocationId,
+    pub(super) row: StartedCall,
+    pub(super) kept: Kept,
+    since: Instant,
+    owes_row: bool,
+}
+
+impl OpenCall {
+    /// Row `skill.tool_call_completed`.
+    pub async fn completed(mut self, outcome: CallOutcome) {
+        if let Some(appended) = self.complete(&outcome) {
+            self.audit.wait(appended).await;
+        }
+    }
+
+    /// Row `skill.tool_denied` instead: a refusal that was found out once the call ran (`[2.8]`). One row closes the call,
+    /// and it counts once.
+    pub async fn refused(mut self, invocation: &Invocation, args_hash: &str, refusal: &Refusal) {
+        let StartedCall { call, tool, trace, .. } = &self.row;
+        let asked = Asked { call: *call, tool, args_hash, trace: *trace };
+        let draft = rows::refused_late(invocation, &asked, refusal, ms(self.since));
+        if let Some(appended) = self.close(&draft) {
+            self.audit.wait(appended).await;
+        }
+    }
+
+    fn complete(&mut self, outcome: &CallOutcome) -> Option<Appended> {
+        let draft = rows::call_completed(&self.row, outcome, ms(self.since));
+        self.close(&draft)
+    }
+
+    fn close(&mut self, draft: &Draft) -> Option<Appended> {
+        if self.kept.take() {
+            self.audit.inner.ledger.forgo(1);
+        }
+        if !std::mem::take(&mut self.owes_row) {
+            return None;
+        }
+        let appended = self.audit.append_of(self.run, draft, Class::Owed);
+        if let Err(e) = &appended {
+            tracing::error!(
+                invocation = self.row.invocation_id, call = self.row.call, op = draft.op, error = %e,
+                "the row that closes a call is not in the audit ledger"
+            );
+        }
+        appended.ok()
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        if self.owes_row || self.kept.0.load(Ordering::Relaxed) {
+            self.complete(&CallOutcome::Error { error: "dropped".into() });
+        }
+    }
+}
+
+fn ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
