@@ -1,8 +1,11 @@
 //! Compiles `src/seccomp/*.json` into BPF programs that the helper includes as bytes.
 //!
-//! The files are seccompiler's JSON with three additions: a rule may name several `syscalls`, which is one rule for
-//! each; `arch` keeps a rule to one architecture; and `any` in place of `args` is a list of [index, mask], each of which
-//! must have a bit in common with the low 32 bits of that argument. What seccompiler has would take a rule for each bit.
+//! The files are seccompiler's JSON with four additions: a rule may name several `syscalls`, which is one rule for
+//! each; `arch` keeps a rule to one architecture; `any` in place of `args` is a list of [index, mask], each of which
+//! must have a bit in common with the low 32 bits of that argument; and `none_of` in place of `args` is an argument's
+//! `index` and `values` by their names, none of which may be the argument's low 32 bits: what is not on that list is
+//! refused, what a later kernel adds included. `helper` in it has values that are the helper's alone. What seccompiler
+//! has would take a rule for each bit, and for each value that there is.
 //!
 //! Filters are inherited, so the helper's own allow-list is the skills' (`allow.json`) and what it needs itself
 //! (`helper.json`). What a sandbox loads is short: it takes the latter away again, and refuses or pretends what depends
@@ -18,6 +21,10 @@ use std::{env, fs};
 
 const SOURCE: &str = "src/seccomp";
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+/// What a sandbox's filter is made of, in this order: where several would refuse, the first says with which errno.
+const EVERY_SANDBOX: [&str; 4] = ["pretend", "refuse", "ioctls", "values"];
+const SKILL: [&str; 2] = ["sockets_skill", "xattrs_skill"];
+const BASH: [&str; 3] = ["sockets_bash", "space_bash", "xattrs_bash"];
 /// BPF_JMP | BPF_JA: `k` instructions are skipped.
 const JUMP: u16 = 0x05;
 /// BPF_JMP | BPF_JEQ | BPF_K, and the same with BPF_JGE.
@@ -43,27 +50,32 @@ fn main() -> Outcome<()> {
     // All are compiled for all, so that a mistake for one architecture is seen on the other.
     for arch in ARCHITECTURES {
         let one = |name: &str| -> Outcome<Filter> { Ok(Filter { rules: rules(name, arch)?, ..read(name)? }) };
-        let helper =
+        let own = |name: &str| one(name).map(with_the_helpers);
+        let allowed =
             Filter { rules: [rules("allow", arch)?, rules("helper", arch)?].concat(), ..read("helper")? };
         let helpers_own = Filter {
             allow_else: json!("allow"),
             action: json!({ "errno": 38 }),
             rules: rules("helper", arch)?,
         };
-        let sandbox = |names: &[&str]| -> Outcome<BpfProgram> {
-            let mut parts = names.iter().map(|name| one(name)).collect::<Outcome<Vec<_>>>()?;
+        let sandbox = |profile: &[&str], more: &[&str]| -> Outcome<BpfProgram> {
+            let names = EVERY_SANDBOX.iter().chain(profile).chain(more);
+            let mut parts = names.map(|name| one(name)).collect::<Outcome<Vec<_>>>()?;
             parts.push(helpers_own.clone());
             assemble(&parts, arch)
         };
         for (name, program) in [
-            ("helper", assemble(&[helper], arch)?),
+            ("helper", assemble(&[allowed, own("ioctls")?, own("values")?], arch)?),
             ("init", assemble(&[one("init")?], arch)?),
             // Bounded: by a control group that counts all memory of the sandbox.
-            ("skill", sandbox(&["pretend", "refuse", "sockets_skill", "memory"])?),
-            ("skill_bounded", sandbox(&["pretend", "refuse", "sockets_skill"])?),
-            ("bash", sandbox(&["pretend", "refuse", "sockets_bash", "space_bash", "memory"])?),
-            ("bash_bounded", sandbox(&["pretend", "refuse", "sockets_bash", "space_bash"])?),
+            ("skill", sandbox(&SKILL, &["memory"])?),
+            ("skill_bounded", sandbox(&SKILL, &[])?),
+            ("bash", sandbox(&BASH, &["memory"])?),
+            ("bash_bounded", sandbox(&BASH, &[])?),
         ] {
+            // The tests run those of every architecture.
+            fs::create_dir_all(out.join(arch))?;
+            fs::write(out.join(arch).join(format!("{name}.bpf")), bytes(&program))?;
             if arch == target {
                 fs::write(out.join(format!("{name}.bpf")), bytes(&program))?;
             }
@@ -113,6 +125,16 @@ fn rules(name: &str, arch: &str) -> Outcome<Vec<Value>> {
     Ok(all)
 }
 
+/// Where a list of values has some for the helper alone, those too.
+fn with_the_helpers(mut filter: Filter) -> Filter {
+    for list in filter.rules.iter_mut().filter_map(|rule| rule.get_mut("none_of")) {
+        if let (Value::Object(own), Some(values)) = (list["helper"].take(), list["values"].as_object_mut()) {
+            values.extend(own);
+        }
+    }
+    filter
+}
+
 fn compile(filter: Filter, arch: &str) -> Outcome<BpfProgram> {
     let Filter { allow_else, action, rules } = filter;
     let text = json!({ "f": { "mismatch_action": allow_else, "match_action": action, "filter": rules } });
@@ -129,8 +151,11 @@ type Bodies = BTreeMap<u32, BpfProgram>;
 /// one costs.
 fn assemble(filters: &[Filter], arch: &str) -> Outcome<BpfProgram> {
     let mut parts: Vec<Bodies> = Vec::new();
-    let (mut head, mut end) = (BpfProgram::new(), BpfProgram::new());
+    let (mut head, mut others) = (BpfProgram::new(), None);
     for filter in filters {
+        if filter.allow_else != "allow" && !parts.is_empty() {
+            return Err("a list of what is allowed must come first".into());
+        }
         let mut bodies = Bodies::new();
         let names: BTreeSet<_> = filter.rules.iter().filter_map(|r| r["syscall"].as_str()).collect();
         for name in names {
@@ -139,7 +164,7 @@ fn assemble(filters: &[Filter], arch: &str) -> Outcome<BpfProgram> {
                 .iter()
                 .filter(|r| r["syscall"] == name)
                 .cloned()
-                .partition(|r| r.get("any").is_some());
+                .partition(|r| r.get("any").or(r.get("none_of")).is_some());
             // Without a rule of its own kind, seccompiler is asked for one, for its head and its end.
             let plain = if rules.is_empty() { vec![json!({ "syscall": name })] } else { rules.clone() };
             let program = compile(Filter { rules: plain, ..filter.clone() }, arch)?;
@@ -149,17 +174,26 @@ fn assemble(filters: &[Filter], arch: &str) -> Outcome<BpfProgram> {
             if (compare.code, compare.jt, compare.jf) != (EQUAL, 0, 1) {
                 return Err(format!("seccompiler begins {name} in another way").into());
             }
-            (head, end) = (first.to_vec(), body[body.len() - 1..].to_vec());
+            let end = &body[body.len() - 1..];
+            head = first.to_vec();
+            others.get_or_insert(end.to_vec());
             let mut all = BpfProgram::new();
             for rule in &any {
-                all.extend(bits(rule, &filter.action)?);
+                all.extend(if rule.get("any").is_some() {
+                    bits(rule, &filter.action)?
+                } else {
+                    list(rule, &filter.action)?
+                });
             }
-            all.extend_from_slice(if rules.is_empty() { &end } else { body });
+            all.extend_from_slice(if rules.is_empty() { end } else { body });
             bodies.insert(compare.k, all);
         }
         parts.push(bodies);
     }
-    let numbers: BTreeSet<u32> = parts.iter().flat_map(BTreeMap::keys).copied().collect();
+    // Of what the first does not allow, no other is asked.
+    let listed = filters.first().is_some_and(|first| first.allow_else != "allow");
+    let deciding = if listed { &parts[..1] } else { &parts[..] };
+    let numbers: BTreeSet<u32> = deciding.iter().flat_map(BTreeMap::keys).copied().collect();
     let mut all: Vec<Run> = Vec::new();
     for n in numbers {
         let body = join(parts.iter().filter_map(|part| part.get(&n).cloned()).collect());
@@ -168,13 +202,12 @@ fn assemble(filters: &[Filter], arch: &str) -> Outcome<BpfProgram> {
             _ => all.push(Run { first: n, last: n, body }),
         }
     }
-    head.extend(search(&all, &end)?);
+    head.extend(search(&all, &others.ok_or("no rule")?)?);
     Ok(head)
 }
 
 /// A rule with `any`: the action, if every argument that it names has one of the bits.
 fn bits(rule: &Value, action: &Value) -> Outcome<BpfProgram> {
-    let number = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok()).ok_or("any: not [index, mask]");
     let conditions = rule["any"].as_array().ok_or("any: not a list")?;
     let mut program = BpfProgram::new();
     for (i, condition) in conditions.iter().enumerate() {
@@ -184,9 +217,29 @@ fn bits(rule: &Value, action: &Value) -> Outcome<BpfProgram> {
         program.push(sock_filter { code: LOAD, jt: 0, jf: 0, k: ARGUMENTS + 8 * index });
         program.push(sock_filter { code: ANY_BIT, jt: 0, jf: skip, k: mask });
     }
-    let errno = number(&action["errno"])?;
-    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: ERRNO + errno });
+    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: ERRNO + number(&action["errno"])? });
     Ok(program)
+}
+
+/// A rule with `none_of`: the action, unless the argument is one of the values.
+fn list(rule: &Value, action: &Value) -> Outcome<BpfProgram> {
+    let list = &rule["none_of"];
+    let values = list["values"].as_object().ok_or("none_of: no values")?;
+    let values = values.values().map(number).collect::<Outcome<BTreeSet<u32>>>()?;
+    let argument = ARGUMENTS + 8 * number(&list["index"])?;
+    let mut program = vec![sock_filter { code: LOAD, jt: 0, jf: 0, k: argument }];
+    for (i, value) in values.iter().enumerate() {
+        // To what comes after the action, past the values that are left.
+        let skip = u8::try_from(values.len() - i)?;
+        program.push(sock_filter { code: EQUAL, jt: skip, jf: 0, k: *value });
+    }
+    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: ERRNO + number(&action["errno"])? });
+    Ok(program)
+}
+
+fn number(value: &Value) -> Outcome<u32> {
+    let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
+    Ok(number.ok_or_else(|| format!("not a number of 32 bits: {value}"))?)
 }
 
 /// Calls of neighbouring numbers about which the same is decided.

@@ -27,6 +27,8 @@ mod hanging;
 #[allow(dead_code, reason = "a harness that several tests share; each takes what it needs")]
 #[path = "support/helper.rs"]
 mod helper;
+#[path = "attack/kernel.rs"]
+mod kernel;
 #[path = "attack/links.rs"]
 mod links;
 #[path = "attack/raw.rs"]

@@ -3,6 +3,8 @@
 #[path = "support/mod.rs"]
 mod support;
 
+#[path = "bash/asks.rs"]
+mod asks;
 #[path = "bash/calls.rs"]
 mod calls;
 #[path = "bash/grants.rs"]

@@ -154,9 +154,9 @@ fn around(dir: BorrowedFd<'_>) -> Sys<Vec<Key>> {
     Ok(keys)
 }
 
-/// All mounts of this namespace. The helper is in /proc.
+/// All mounts of this namespace. The helper is in /proc. Somebody's mount at a name that is no text hides no other.
 pub(crate) fn table() -> Vec<Mount> {
-    mounts(&fs::read_to_string("self/mountinfo").unwrap_or_default())
+    mounts(&String::from_utf8_lossy(&fs::read("self/mountinfo").unwrap_or_default()))
 }
 
 /// Where the kernel says `fd` is. A name, not a proof.

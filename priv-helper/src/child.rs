@@ -52,8 +52,9 @@ pub(crate) fn enter_view(boot: &Boot<'_>) -> Step<()> {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | more;
         step(at, mount(Some(kind), at, Some(kind), flags, Some(options)))
     };
-    let mib = boot.plan.limits.tmp_mb;
-    let scratch = format!("mode=1777,size={mib}m,nr_inodes={}", 1024 + u64::from(mib) * 128);
+    let (mib, memory) = (boot.plan.limits.tmp_mb, boot.plan.limits.memory_mb);
+    // An entry without content is about a KiB of the kernel's, so those of a file system take an eighth of the memory at most.
+    let scratch = format!("mode=1777,size={mib}m,nr_inodes={}", 1024 + u64::from(mib.min(memory)) * 128);
     // In a root that nobody can write, so these paths are what they say.
     new("tmpfs", "/tmp", MsFlags::empty(), &scratch)?;
     new("tmpfs", "/dev/shm", MsFlags::MS_NOEXEC, &scratch)?;

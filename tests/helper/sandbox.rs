@@ -451,3 +451,16 @@ print([n for n in os.listdir('.') if os.lstat(n).st_mode & 0o6000])";
     assert_eq!(out.stdout, "[]\n", "{}", out.stderr);
     assert_eq!(out.stderr, "");
 }
+
+/// Each takes about a KiB of the kernel's, whatever is in it (threat A23).
+#[test]
+fn entries_in_memory_are_bounded_by_the_memory_that_there_may_be() {
+    let helper = Helper::start("");
+    let broker = helper.broker();
+    for (tmp_mb, memory_mb, entries) in [(64, 512, 9216), (512, 64, 9216), (1024, 512, 66_560)] {
+        let mut plan = plan(&["/usr/bin/stat", "-f", "-c", "%c", "/tmp", "/dev/shm"]);
+        (plan.limits.tmp_mb, plan.limits.memory_mb) = (tmp_mb, memory_mb);
+        let out = broker.start(plan, &[]).output();
+        assert_eq!(out.stdout, format!("{entries}\n{entries}\n"), "{}", out.stderr);
+    }
+}

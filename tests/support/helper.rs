@@ -211,7 +211,7 @@ impl Helper {
                 .filter(|g| g.file_name().and_then(|n| n.to_str()?.parse().ok()).is_some_and(ours))
                 .map(|g| g.display().to_string()),
         );
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = mountinfo();
         let dir = self.dir.path().to_str().unwrap();
         left.extend(mounts.lines().filter(|l| l.contains(dir)).map(str::to_owned));
         left
@@ -250,9 +250,14 @@ impl Drop for Helper {
     }
 }
 
+/// The mounts of this namespace. Others may mount at names that are no text.
+fn mountinfo() -> String {
+    String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned()
+}
+
 /// Every control group of any helper, and the directories that they are in.
 pub(crate) fn groups() -> Vec<PathBuf> {
-    let table = cyberos_proto::mounts::mounts(&fs::read_to_string("/proc/self/mountinfo").unwrap());
+    let table = cyberos_proto::mounts::mounts(&mountinfo());
     let own = fs::read_to_string("/proc/self/cgroup").unwrap();
     let list = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
     let ours = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().starts_with("cyberos-sandboxes.");

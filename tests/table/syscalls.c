@@ -131,6 +131,25 @@ static void ioctls(void) {
         }
 }
 
+/* Commands of fcntl on a file of its own, and advice about a page of its own: what is not on the list never gets there. */
+static void values(void) {
+    int fd = open("old", O_CREAT | O_RDWR, 0644);
+    for (int command = 0; command <= 40; command++) range("fcntl", command, OUTCOME(SYS(72, fd, command, 0)));
+    for (int command = 1024; command <= 1040; command++) range("fcntl", command, through(OUTCOME(SYS(72, fd, command, 0))));
+    flush_range();
+    TRY("fcntl F_OFD_SETLK + 2^32", SYS(72, fd, 37 + HIGH, 0));
+    static char page[4096] __attribute__((aligned(4096)));
+    for (int advice = 0; advice <= 23; advice++) range("madvise", advice, OUTCOME(SYS(28, page, sizeof page, advice)));
+    flush_range();
+    TRY("madvise MADV_MERGEABLE + 2^32", SYS(28, page, sizeof page, 12 + HIGH));
+    TRY("madvise MADV_HWPOISON", SYS(28, page, sizeof page, 100));
+    static long range_of[8] = {0, 0, 1 << 20};
+    TRY("ioctl FS_IOC_RESVSP64 of a file", SYS(16, fd, 0x4030582a, range_of));
+    TRY("ioctl FS_IOC_ZERO_RANGE of a file", SYS(16, fd, 0x40305839, range_of));
+    TRY("ioctl FS_IOC_GETFLAGS of a file", SYS(16, fd, 0x80086601, range_of));
+    unlink("old");
+}
+
 static void clones(void) {
     static const struct { const char *name; unsigned long flag; } LIST[] = {
         {"no flag", 0}, {"CLONE_NEWTIME, which clone takes for a signal", 0x80}, {"CLONE_VM|VFORK", 0x4100},
@@ -248,6 +267,7 @@ int main(void) {
     numbers();
     modes();
     ioctls();
+    values();
     clones();
     sockets();
     prctls();
