@@ -8,6 +8,17 @@
 pub const PREFIX: &[u8] = b"cyberos-tree-1\n";
 /// Name of the provider's private folder at the top of a skill; excluded with all below it.
 pub const META_DIR: &[u8] = b".skill-meta";
+/// Name of a skill's own version control at its top, a folder or, in a worktree, a file; excluded with all below it. It is
+/// not the skill, and `git status` writes into it.
+pub const VCS_DIR: &[u8] = b".git";
+/// The file at the top that `x-content-sha256` leaves out, since it stands in it.
+pub const SKILL_FILE: &[u8] = b"SKILL.md";
+
+/// Whether an entry of this name, at the top of a skill, is no part of it: neither digested nor sealed nor in a snapshot.
+/// In any letter case, as the view leaves them out: what is not served cannot be in a copy of what is.
+pub fn is_left_out(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(META_DIR) || name.eq_ignore_ascii_case(VCS_DIR)
+}
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +66,20 @@ impl Entry {
 }
 
 /// Sorts the entries and gives the digested bytes to `sink`, piece by piece.
-pub fn digest(entries: &mut [Entry], mut sink: impl FnMut(&[u8])) {
+pub fn digest(entries: &mut [Entry], sink: impl FnMut(&[u8])) {
     entries.sort_by(|a, b| a.path.cmp(&b.path));
+    stream(entries.iter(), sink);
+}
+
+/// The same for `x-content-sha256`: of everything but SKILL.md.
+pub fn content_digest(entries: &mut [Entry], sink: impl FnMut(&[u8])) {
+    entries.sort_by(|a, b| a.path.cmp(&b.path));
+    stream(entries.iter().filter(|e| e.path != SKILL_FILE), sink);
+}
+
+fn stream<'a>(entries: impl Iterator<Item = &'a Entry>, mut sink: impl FnMut(&[u8])) {
     sink(PREFIX);
-    for e in entries.iter() {
+    for e in entries {
         sink(&[e.kind.byte()]);
         // A path of 4 GiB cannot come from a kernel whose paths end at 4 KiB a call; saturate rather than wrap.
         sink(&u32::try_from(e.path.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -105,6 +126,25 @@ mod tests {
         want.extend_from_slice(b"f\0\0\0\x03b/a\0\0\0\0\0\0\0\x03");
         want.extend_from_slice(&[7; 32]);
         assert_eq!(out, want);
+    }
+
+    #[test]
+    fn the_content_is_everything_but_the_text_at_the_top() {
+        let file = |path: &[u8]| Entry { kind: Kind::File, path: path.to_vec(), size: 1, hash: [7; 32] };
+        let mut with = [file(b"SKILL.md"), file(b"main"), file(b"d/SKILL.md")];
+        let mut without = [file(b"d/SKILL.md"), file(b"main")];
+        let (mut content, mut whole) = (Vec::new(), Vec::new());
+        content_digest(&mut with, |b| content.extend_from_slice(b));
+        digest(&mut without, |b| whole.extend_from_slice(b));
+        assert_eq!(content, whole);
+    }
+
+    #[test]
+    fn two_names_at_the_top_are_left_out() {
+        assert!(is_left_out(b".git") && is_left_out(b".Git") && is_left_out(b".skill-meta"));
+        for kept in [b".gitignore".as_slice(), b".git ", b"git", b"SKILL.md", b""] {
+            assert!(!is_left_out(kept), "{kept:?}");
+        }
     }
 
     #[test]

@@ -55,6 +55,9 @@ fn a_copy_has_normal_modes_and_times_and_is_named_by_its_digest() {
     symlink("nowhere", b.source.join("dangling")).unwrap();
     std::fs::create_dir(b.source.join(".skill-meta")).unwrap();
     std::fs::write(b.source.join(".skill-meta/x"), "private").unwrap();
+    std::fs::create_dir(b.source.join(".git")).unwrap();
+    std::fs::write(b.source.join(".git/index"), "git's own").unwrap();
+    std::fs::create_dir(b.source.join("lib/.git")).unwrap();
     let sealed = b.seal().unwrap();
     let root = b.sealed.join(sealed.digest().strip_prefix("sha256:").unwrap());
     for (path, want) in
@@ -65,7 +68,12 @@ fn a_copy_has_normal_modes_and_times_and_is_named_by_its_digest() {
     }
     assert_eq!(std::fs::read(root.join("lib/a b")).unwrap(), [0, 255, 10]);
     assert_eq!(std::fs::read_link(root.join("link")).unwrap(), Path::new("lib/a b"));
-    assert!(!root.join(".skill-meta").exists());
+    assert!(!root.join(".skill-meta").exists() && !root.join(".git").exists());
+    assert!(root.join("lib/.git").exists(), "only at the top");
+    std::fs::write(b.source.join(".git/index"), "after git status").unwrap();
+    assert_eq!(b.seal().unwrap().digest(), sealed.digest());
+    std::fs::remove_dir_all(b.source.join(".git")).unwrap();
+    assert_eq!(b.seal().unwrap().digest(), sealed.digest());
     assert!(
         sealed.open("link").is_some() && sealed.open("dangling").is_none() && sealed.open("lib").is_none()
     );

@@ -71,7 +71,7 @@ impl Walk<'_> {
         }
         let names = names(&source).map_err(self.os("list", path))?;
         for name in names {
-            if depth == 0 && name.to_bytes() == tree::META_DIR {
+            if depth == 0 && tree::is_left_out(name.to_bytes()) {
                 continue;
             }
             let length = path.len();

@@ -6,7 +6,7 @@
 //! their end exactly once; what was read is what the digest says.
 
 use super::beneath::{self, shown};
-use cyberos_proto::tree::{self, Entry, Kind, META_DIR};
+use cyberos_proto::tree::{self, Entry, Kind, is_left_out};
 use nix::dir::Type;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
@@ -37,7 +37,7 @@ pub enum Rules {
     /// else's secret, linked here for a root process to publish, so it must be readable by everyone.
     Publish,
     /// A snapshot (`[9.6]`): nothing writable by group or others, no file with other links, no set-id bits, no provider's
-    /// folder inside.
+    /// folder inside, nor `.git`.
     Snapshot,
 }
 
@@ -98,7 +98,7 @@ pub trait Visitor {
 pub struct Nothing;
 impl Visitor for Nothing {}
 
-/// Walks the tree below `root` and returns its entries, sorted by path, the root and the provider's folder excluded.
+/// Walks the tree below `root` and returns its entries, sorted by path, without the root and what is left out (`[0.1]`).
 pub fn walk(root: BorrowedFd<'_>, rules: Rules, visitor: &mut impl Visitor) -> Result<Vec<Entry>, TreeError> {
     let mut walk =
         Walk { root, rules, visitor, entries: Vec::new(), left: MAX_BYTES, buffer: vec![0; BUFFER] };
@@ -141,12 +141,12 @@ impl<V: Visitor> Walk<'_, V> {
             self.check_modes(path, &fstat(&dir).map_err(|e| at(path, e))?)?;
         }
         let room = MAX_ENTRIES.saturating_sub(self.entries.len());
-        // One more than there is room for: the provider's own folder does not count.
-        let names = beneath::list(&dir, room + 1).map_err(|e| at(name, e))?;
+        // Two more than there is room for: what is left out does not count.
+        let names = beneath::list(&dir, room + 2).map_err(|e| at(name, e))?;
         for (name, hint) in names {
-            if path.is_empty() && name.to_bytes() == META_DIR {
+            if path.is_empty() && is_left_out(name.to_bytes()) {
                 if self.rules == Rules::Snapshot {
-                    return Err(unfit(META_DIR, "has no place in a snapshot"));
+                    return Err(unfit(name.to_bytes(), "has no place in a snapshot"));
                 }
                 continue;
             }
@@ -247,7 +247,7 @@ impl<V: Visitor> Walk<'_, V> {
             return Err(unfit(&whole, CHANGED));
         }
         let target = readlinkat(&link, c"").map_err(|e| at(&whole, e))?.into_vec();
-        let leaves = "is a symlink that leaves the skill (or enters .skill-meta); \
+        let leaves = "is a symlink that leaves the skill (or enters .skill-meta or .git); \
                       replace it by what it points to";
         if !stays_inside(&whole, &target) {
             return Err(unfit(&whole, leaves));
@@ -278,7 +278,7 @@ impl<V: Visitor> Walk<'_, V> {
 
 const CHANGED: &str = "changed while it was read";
 
-/// Whether the words of a link's target keep it below the root and out of the provider's folder.
+/// Whether the words of a link's target keep it below the root and out of what is no part of the skill.
 fn stays_inside(link: &[u8], target: &[u8]) -> bool {
     if target.is_empty() || target.starts_with(b"/") {
         return false;
@@ -295,7 +295,7 @@ fn stays_inside(link: &[u8], target: &[u8]) -> bool {
             }
             name => stack.push(name),
         }
-        if stack.first().is_some_and(|first| *first == META_DIR) {
+        if stack.first().is_some_and(|first| is_left_out(first)) {
             return false;
         }
     }
