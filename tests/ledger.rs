@@ -239,6 +239,18 @@ fn a_second_writer_is_refused_and_says_why() {
 }
 
 #[test]
+fn a_stores_lock_can_be_opened_by_its_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    // Also where an older version has made it readable: who can open it can hold it for ever.
+    fs::write(dir.path().join(".lock"), "").unwrap();
+    fs::set_permissions(dir.path().join(".lock"), fs::Permissions::from_mode(0o644)).unwrap();
+    let (ledger, _) = open(dir.path()).unwrap();
+    assert_eq!(fs::metadata(dir.path().join(".lock")).unwrap().permissions().mode() & 0o777, 0o600);
+    ledger.close().unwrap();
+}
+
+#[test]
 fn a_reader_works_beside_a_writer() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, _) = open(dir.path()).unwrap();

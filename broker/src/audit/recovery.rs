@@ -170,12 +170,15 @@ pub(super) fn open(store: &Path, see: &mut dyn FnMut(&Frame)) -> Result<(End, Re
 
 pub(super) fn lock(store: &Path) -> Result<File, LedgerError> {
     let path = store.join(".lock");
+    // Readable by the broker's user alone, unlike the rows: who can open it can lock it, and hold it for ever.
     let file = File::options()
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(FILE_MODE)
+        .mode(0o600)
         .open(&path)
+        .map_err(io_error("open", &path))?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .map_err(io_error("open", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
