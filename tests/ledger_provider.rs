@@ -5,6 +5,10 @@
 mod binaries;
 #[path = "ledger_provider/certifying.rs"]
 mod certifying;
+#[path = "ledger_provider/history.rs"]
+mod history;
+#[path = "ledger_provider/judging.rs"]
+mod judging;
 #[path = "support/ledger.rs"]
 mod ledger;
 #[path = "ledger_provider/tampering.rs"]

@@ -17,6 +17,7 @@
 //!                                    recent.rs    the last few of what is dear to make
 //!                                    ids.rs       newtypes that cannot hold a bad value
 //!                                    tree.rs      the digest of a tree, in the one place where it is defined
+//!                                    folder.rs    a skill's folder, opened by a path that a person gave
 //!                                    link.rs      SEQPACKET: one packet = one message + its descriptors
 //!                                    wait.rs      waiting for descriptors
 //!                                    start.rs     how the helper is started
@@ -29,6 +30,7 @@
 
 pub mod ceiling;
 pub mod control;
+pub mod folder;
 pub mod gate;
 pub mod groups;
 pub mod identity;

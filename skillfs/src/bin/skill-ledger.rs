@@ -8,8 +8,10 @@ use skillfs::ledger::answer::Answer;
 use skillfs::ledger::beneath::shown;
 use skillfs::ledger::certify::{Request, certify};
 use skillfs::ledger::findings::{self, Findings};
-use skillfs::ledger::floor::DEFAULT_STATE;
-use skillfs::ledger::keys::{self, DEFAULT_KEYS, DEFAULT_NAME, DEFAULT_TRUSTED};
+use skillfs::ledger::floor::{DEFAULT_STATE, Floors};
+use skillfs::ledger::keys::{self, DEFAULT_KEYS, DEFAULT_NAME, DEFAULT_TRUSTED, TrustedKeys};
+use skillfs::ledger::manifest::Version;
+use skillfs::ledger::prune::{DEFAULT_KEEP, prune};
 use skillfs::ledger::resolve::{Sources, quoted, resolve, scan};
 use skillfs::ledger::skill::{Skill, absolute};
 use std::io::{self, IsTerminal, Write};
@@ -47,9 +49,11 @@ impl Places {
     fn certify_command(&self) -> String {
         let program = std::env::args().next().unwrap_or_else(|| "skill-ledger".into());
         let mut line = quoted(&program);
-        for (option, dir, default) in
-            [("--keys", &self.keys, DEFAULT_KEYS), ("--trusted", &self.trusted, DEFAULT_TRUSTED)]
-        {
+        for (option, dir, default) in [
+            ("--keys", &self.keys, DEFAULT_KEYS),
+            ("--trusted", &self.trusted, DEFAULT_TRUSTED),
+            ("--state", &self.state, DEFAULT_STATE),
+        ] {
             if dir.as_os_str() != default {
                 line.push_str(&format!(" {option} {}", quoted(&dir.to_string_lossy())));
             }
@@ -70,7 +74,7 @@ enum Command {
     Certify {
         /// The skill's folder
         dir: PathBuf,
-        /// A scanner's report (SARIF 2.1.0): errors make the version deny, warnings warn
+        /// A scanner's report (SARIF 2.1.0; - is standard input): errors make the version deny, warnings warn
         #[arg(long, value_name = "SARIF")]
         findings: Option<PathBuf>,
         /// Name of the key pair that signs
@@ -79,6 +83,20 @@ enum Command {
         /// Certify only this content (status --json tells the digest of what lies there)
         #[arg(long, value_name = "sha256:HEX")]
         expect: Option<String>,
+        /// Number the version after this one, which SkillFS has seen
+        #[arg(long, value_name = "vNNNNNN", value_parser = version)]
+        after: Option<Version>,
+        /// How many versions stay; older ones are removed, but never one that is or may be shown
+        #[arg(long, value_name = "N", default_value_t = DEFAULT_KEEP, value_parser = clap::value_parser!(u32).range(1..))]
+        keep: u32,
+    },
+    /// Remove old versions of a skill, but never one that is or may be shown
+    Prune {
+        /// The skill's folder
+        dir: PathBuf,
+        /// How many versions stay
+        #[arg(long, value_name = "N", default_value_t = DEFAULT_KEEP, value_parser = clap::value_parser!(u32).range(1..))]
+        keep: u32,
     },
     /// Look whether resolve will have what it needs (SkillFS runs this)
     Scan {
@@ -127,9 +145,17 @@ fn run(cli: &Cli) -> Result<()> {
     };
     match &cli.command {
         Command::Init { name } => init(&cli.places, name),
-        Command::Certify { dir, findings, name, expect } => {
-            certify_one(&cli.places, dir, findings.as_deref(), name, expect.clone())
+        Command::Certify { dir, findings, name, expect, after, keep } => {
+            let wanted = Wanted {
+                report: findings.as_deref(),
+                name,
+                expect: expect.clone(),
+                after: *after,
+                keep: *keep,
+            };
+            certify_one(&cli.places, dir, wanted)
         }
+        Command::Prune { dir, keep } => prune_one(&cli.places, dir, *keep),
         Command::Scan { dir } => print_json(&scan(dir, &sources(true))),
         Command::Resolve { dir } => print_json(&resolve(dir, &sources(true))),
         Command::Status { dir } => status(dir, &sources(false), cli.places.json),
@@ -152,17 +178,20 @@ fn init(places: &Places, name: &str) -> Result<()> {
     ))
 }
 
-fn certify_one(
-    places: &Places,
-    dir: &Path,
-    report: Option<&Path>,
-    name: &str,
-    expected_digest: Option<String>,
-) -> Result<()> {
+/// What was said besides the folder.
+struct Wanted<'a> {
+    report: Option<&'a Path>,
+    name: &'a str,
+    expect: Option<String>,
+    after: Option<Version>,
+    keep: u32,
+}
+
+fn certify_one(places: &Places, dir: &Path, wanted: Wanted<'_>) -> Result<()> {
     // This process holds a key that signs: nobody else of this user may look into it.
     nix::sys::prctl::set_dumpable(false).context("making this process unreadable for others")?;
-    let key = keys::signing_key(&places.keys, name)?;
-    let findings = report.map_or(Ok(Findings::default()), findings::read)?;
+    let key = keys::signing_key(&places.keys, wanted.name)?;
+    let findings = wanted.report.map_or(Ok(Findings::default()), |report| findings::read(report, dir))?;
     let skill = Skill::open_unlinked(dir)?;
     let name = skill.name.clone();
     let done = certify(Request {
@@ -171,7 +200,9 @@ fn certify_one(
         key,
         trusted: places.trusted.clone(),
         state: places.state.clone(),
-        expected_digest,
+        expected_digest: wanted.expect,
+        after: wanted.after,
+        keep: wanted.keep,
     })?;
     for note in &done.notes {
         tracing::warn!("{}", shown(note.as_bytes(), 1000));
@@ -187,10 +218,32 @@ fn certify_one(
     print(&format!("{what} {name} {} {status} {}\n", done.version, done.tree_digest))
 }
 
+fn prune_one(places: &Places, dir: &Path, keep: u32) -> Result<()> {
+    let skill = Skill::open_unlinked(dir)?;
+    // What SkillFS shows is known from there alone, so without it nothing is removed.
+    let floor = Floors::new(&places.state).read(&skill.path)?;
+    let removed = match skill.versions()? {
+        Some(versions) if !versions.present.is_empty() => {
+            let keys = TrustedKeys::load(&places.trusted, &skill.path)?;
+            prune(&skill, &versions, &keys, floor.as_ref(), keep)?
+        }
+        _ => Vec::new(),
+    };
+    let removed: Vec<String> = removed.iter().map(Version::to_string).collect();
+    if places.json {
+        return print_json(&serde_json::json!({ "skillName": skill.name.as_str(), "removed": removed }));
+    }
+    let what = if removed.is_empty() { "no version was old enough".to_owned() } else { removed.join(" ") };
+    print(&format!("pruned {}: {what}\n", shown(skill.name.as_str().as_bytes(), 64)))
+}
+
+fn version(text: &str) -> Result<Version, String> {
+    text.parse().map_err(|()| "a version is written v and six digits, as v000003".to_owned())
+}
+
 fn status(dir: &Path, sources: &Sources, json: bool) -> Result<()> {
     let dir = absolute(dir).with_context(|| dir.display().to_string())?;
-    let is_skill = ["SKILL.md", ".skill-meta"].iter().any(|name| dir.join(name).symlink_metadata().is_ok());
-    if is_skill {
+    if is_skill(&dir) {
         let answer = resolve(&dir, sources);
         return if json { print_json(&answer) } else { print(&table(&[answer])) };
     }
@@ -198,16 +251,22 @@ fn status(dir: &Path, sources: &Sources, json: bool) -> Result<()> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(&dir).with_context(listing)? {
         let entry = entry.with_context(listing)?;
-        if !entry.file_name().as_encoded_bytes().starts_with(b".") && entry.path().is_dir() {
+        // As the view lists them: a link is no skill, and neither is a folder without SKILL.md.
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") && is_folder && is_skill(&entry.path()) {
             folders.push(entry.path());
         }
     }
     if folders.is_empty() && !json {
-        bail!("{} is no skill (it has no SKILL.md) and holds no folders", dir.display());
+        bail!("{} is no skill (it has no SKILL.md) and holds none", dir.display());
     }
     folders.sort();
     let answers: Vec<Answer> = folders.iter().map(|folder| resolve(folder, sources)).collect();
     if json { print_json(&serde_json::json!({ "skills": answers })) } else { print(&table(&answers)) }
+}
+
+fn is_skill(dir: &Path) -> bool {
+    ["SKILL.md", ".skill-meta"].iter().any(|name| dir.join(name).symlink_metadata().is_ok())
 }
 
 /// One line a skill, in columns.

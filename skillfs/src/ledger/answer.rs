@@ -2,6 +2,7 @@
 //! looks at nothing itself; [`super::resolve`] does.
 
 use super::beneath::shown;
+use super::debris::is_debris;
 use super::findings::Findings;
 use super::manifest::{FileRow, Manifest, Verified, Version, VersionRef};
 use cyberos_proto::tree::Entry;
@@ -74,6 +75,7 @@ impl Serialize for Decision {
 
 /// How the live folder differs from the newest version.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Difference {
     /// Entries that only the live folder has.
     pub added: usize,
@@ -81,8 +83,19 @@ pub struct Difference {
     pub removed: usize,
     /// Entries of both that differ.
     pub changed: usize,
-    /// The first of them by path.
+    /// The first of them by path, debris last.
     pub first: Option<String>,
+    /// How many of them are debris: what programs and operating systems leave in folders.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub debris: usize,
+    /// One of those, and what became of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_debris: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// The protocol's answer, in the order of its fields; what follows `targetKind` is private to this provider.
@@ -123,33 +136,48 @@ impl Difference {
         let mut then: BTreeMap<&str, &FileRow> =
             certified.files.iter().map(|row| (row.path.as_str(), row)).collect();
         let mut difference = Difference::default();
-        let mut first: Option<String> = None;
-        let mut note = |path: &str, count: &mut usize| {
+        // The first by path, edits before debris; and of debris files before folders.
+        let mut first: Option<(bool, String)> = None;
+        let mut debris: Option<(bool, String, &str)> = None;
+        let mut note = |row: &FileRow, what: &'static str, count: &mut usize| {
             *count += 1;
-            if first.as_deref().is_none_or(|f| path < f) {
-                first = Some(path.to_owned());
+            let stray = is_debris(&row.path);
+            let place = (stray, row.path.clone());
+            if first.as_ref().is_none_or(|first| place < *first) {
+                first = Some(place);
+            }
+            if stray {
+                difference.debris += 1;
+                let place = (row.kind == 'd', row.path.clone(), what);
+                if debris.as_ref().is_none_or(|debris| place < *debris) {
+                    debris = Some(place);
+                }
             }
         };
         for now in live.iter().map(FileRow::new) {
             match then.remove(now.path.as_str()) {
-                None => note(&now.path, &mut difference.added),
-                Some(row) if *row != now => note(&now.path, &mut difference.changed),
+                None => note(&now, "added", &mut difference.added),
+                Some(row) if *row != now => note(&now, "changed", &mut difference.changed),
                 Some(_) => {}
             }
         }
-        for path in then.keys() {
-            note(path, &mut difference.removed);
+        for row in then.values() {
+            note(row, "removed", &mut difference.removed);
         }
-        difference.first = first.map(|f| shown(f.as_bytes(), 200));
+        difference.first = first.map(|(_, f)| shown(f.as_bytes(), 200));
+        difference.first_debris = debris.map(|(_, d, what)| format!("{} {what}", shown(d.as_bytes(), 200)));
         difference
     }
 }
 
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Difference { added, removed, changed, first } = self;
+        let Difference { added, removed, changed, first, debris, first_debris } = self;
         write!(f, "{changed} changed, {added} added, {removed} removed")?;
-        first.as_ref().map_or(Ok(()), |first| write!(f, ", first {first}"))
+        first.as_ref().map_or(Ok(()), |first| write!(f, ", first {first}"))?;
+        let Some(example) = first_debris else { return Ok(()) };
+        let only = if *debris == changed + added + removed { "nothing but " } else { "" };
+        write!(f, "; {only}debris {example} (no edit: a program left it; remove it, or certify again)")
     }
 }
 

@@ -114,7 +114,7 @@ pub fn read<P: ?Sized + NixPath>(dir: impl AsFd, path: &P, max: u64) -> Result<V
 }
 
 /// Reads what is left of an open file, at most `max` bytes; more is `EFBIG`.
-pub fn read_open(file: File, max: u64) -> Result<Vec<u8>, Errno> {
+pub fn read_open(file: impl Read, max: u64) -> Result<Vec<u8>, Errno> {
     let mut bytes = Vec::new();
     file.take(max.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| errno(&e))?;
     if bytes.len() as u64 > max { Err(Errno::EFBIG) } else { Ok(bytes) }

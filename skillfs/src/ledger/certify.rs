@@ -1,33 +1,34 @@
 //! Certifies a skill: a snapshot of what lies there now, and a manifest about it, signed. Run by an operator or by root,
 //! never by SkillFS's user (`[9.10]`).
 //!
-//! The folder may belong to anybody, and be changed while it is read; what is signed is what was copied. The order is
-//! copy → rename the snapshot into place → rename the manifest into place. Only a manifest with a good signature makes a
+//! The folder may belong to anybody, and be changed while it is read; what is judged and signed is what was copied. The order
+//! is copy → rename the snapshot into place → rename the manifest into place. Only a manifest with a good signature makes a
 //! version, so whatever an interrupted run leaves is believed by nobody, and the next run removes it.
 
 use super::beneath;
+use super::clock::utc_now;
+use super::debris::is_debris;
 use super::findings::{Findings, FindingsError, Outcome};
 use super::floor::Floors;
-use super::keys::{KeyError, TrustedKeys, draw, key_id};
-use super::manifest::{MAX_MANIFEST, Manifest, Version, VersionRef};
+use super::keys::{KeyError, Signer, TrustedKeys, key_id};
+use super::manifest::{FileRow, MAX_MANIFEST, Manifest, Verified, Version, VersionRef};
+use super::prune::prune;
 use super::skill::{Skill, SkillError, VERSIONS_DIR, VersionError, Versions};
-use super::snapshot::{self, TEMPORARY};
+use super::skill_md;
+use super::snapshot;
 use super::tree::{self, Rules, TreeError};
-use cyberos_proto::tree::{META_DIR, written};
+use cyberos_proto::tree::{Entry, META_DIR, VCS_DIR, written};
 use ed25519_dalek::SigningKey;
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
-use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, RenameFlags, renameat2};
+use nix::sys::stat::{Mode, fchmod, fstatat, mkdirat};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How far past the newest signed version a number may be chosen because of files that are not signed. A planted
 /// `v999999.json` would otherwise use up all numbers at once.
 const MAX_JUMP: u32 = 64;
-/// How long another run is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What to certify, and with what.
 pub struct Request {
@@ -36,13 +37,17 @@ pub struct Request {
     /// What scanners found; empty if none ran.
     pub findings: Findings,
     /// The key that signs.
-    pub key: SigningKey,
+    pub key: Signer,
     /// Folder of public keys that are believed, for the history.
     pub trusted: PathBuf,
     /// Folder of records; what SkillFS has seen.
     pub state: PathBuf,
     /// If given, the only content that may be certified: what was looked at.
     pub expected_digest: Option<String>,
+    /// A version that the new one must come after: what SkillFS has seen, for who cannot read its records.
+    pub after: Option<Version>,
+    /// How many versions stay.
+    pub keep: u32,
 }
 
 /// What was done.
@@ -72,6 +77,8 @@ pub enum CertifyError {
     Findings(#[from] FindingsError),
     #[error("the skill cannot be certified: {0}")]
     Tree(TreeError),
+    #[error("not certified: {0}")]
+    NoSkill(String),
     #[error("{0}; look at it, remove it, and certify again")]
     History(String),
     #[error("the skill's content is {found}, not the {expected} that was asked for: look at it again")]
@@ -82,8 +89,8 @@ pub enum CertifyError {
     Blocked { file: String },
     #[error("no version number is left after v999999")]
     NoNumber,
-    #[error("another certify of this skill has been running for a minute; is it stuck?")]
-    Busy,
+    #[error("somebody else certified this skill at the same moment, with another key; run this again")]
+    Raced,
     #[error("the manifest would be larger than 8 MiB: the skill has too many long paths")]
     TooLarge,
     #[error("{place}: {doing}: {}", errno.desc())]
@@ -99,25 +106,30 @@ impl From<TreeError> for CertifyError {
 
 /// Certifies the skill as it lies there now.
 pub fn certify(request: Request) -> Result<Certified, CertifyError> {
-    let Request { skill, findings, key, trusted, state, expected_digest } = request;
-    let mut notes = Vec::new();
+    let Request { skill, findings, key, trusted, state, expected_digest, after, keep } = request;
+    let (key, _alone) = key.alone()?;
+    let mut notes = skill_md::check(skill.root(), &skill.name, &skill.path).map_err(CertifyError::NoSkill)?;
     let keys = believed(&key, &trusted, &skill, &mut notes)?;
-    let floor = Floors::new(&state).read(&skill.path).unwrap_or_else(|e| {
-        notes.push(format!("not checked against what SkillFS has seen: {e}"));
-        None
+    let seen = Floors::new(&state).read(&skill.path).map_err(|e| {
+        notes.push(format!(
+            "not checked against what SkillFS has seen: {e}. If SkillFS then says tampered, it also says what to run"
+        ));
     });
+    let floor = seen.as_ref().ok().and_then(Option::as_ref);
 
-    let dir = lock(versions_dir(&skill)?)?;
+    let dir = versions_dir(&skill)?;
     snapshot::discard_unfinished(dir.as_fd());
-    let own = dir.try_clone().map_err(|e| io(VERSIONS, "opening", beneath::errno(&e)))?;
-    let versions = Versions::new(own).map_err(history)?;
-
-    let (newest, flawed) = newest_signed(&skill, &versions, &keys, &mut notes)?;
-    let last_seen = floor.as_ref().map_or(0, |f| f.newest.get());
-    let last_signed = newest.as_ref().map_or(0, |m| m.version.get());
+    let versions = listed(&dir)?;
+    let History { newest, flawed, last_signed } = history_of(&skill, &versions, &keys, &mut notes)?;
+    let last_seen = floor.map_or(0, |f| f.newest.get()).max(after.map_or(0, Version::get));
     let last_named = versions.present.keys().next_back().map_or(0, |v| v.get());
+    let replayed = |newest: &Verified| {
+        floor.is_some_and(|f| f.newest == newest.manifest.version && f.manifest != newest.digest)
+    };
+    let whole = !flawed && last_seen <= last_signed && !newest.as_ref().is_some_and(replayed);
+    let newest = newest.map(|newest| newest.manifest);
 
-    if let Some(newest) = newest.as_ref().filter(|_| !flawed && last_seen <= last_signed)
+    if let Some(newest) = newest.as_ref().filter(|_| whole && after.is_none())
         && newest.findings == findings
         && versions.check_snapshot(newest.version, &newest.tree_digest).is_ok()
     {
@@ -130,12 +142,15 @@ pub fn certify(request: Request) -> Result<Certified, CertifyError> {
     }
 
     let version = next_number(last_signed.max(last_seen), last_named, &versions)?;
-    let temporary = temporary_name()?;
-    let mut entries = snapshot::take(skill.root(), dir.as_fd(), &temporary)?;
-    let tree_digest = written(&tree::digest(&mut entries));
+    let temporary = snapshot::temporary_name().map_err(|e| io(VERSIONS, "choosing a name", e))?;
+    let mut taken = snapshot::take(skill.root(), dir.as_fd(), &temporary)?;
+    let tree_digest = written(&tree::digest(&mut taken.entries));
     let status = findings.outcome();
-    let published = expect(&tree_digest, expected_digest.as_deref()).and_then(|()| {
-        let fallback = if flawed || last_signed < last_seen {
+    // Once more on the copy: that is what is signed.
+    let judged = skill_md::check(taken.root(), &skill.name, &skill.path).map_err(CertifyError::NoSkill);
+    let expected = judged.and_then(|_| expect(&tree_digest, expected_digest.as_deref()));
+    let published = expected.and_then(|()| {
+        let fallback = if !whole {
             notes.push("the history is not whole, so no older version will be fallen back to".to_owned());
             None
         } else {
@@ -155,13 +170,19 @@ pub fn certify(request: Request) -> Result<Certified, CertifyError> {
             tree_digest.clone(),
             fallback,
             &key,
-            &entries,
+            &taken.entries,
         );
         publish(&dir, version, &temporary, manifest, &key)
     });
     if let Err(e) = published {
         snapshot::discard(dir.as_fd(), &temporary);
         return Err(e);
+    }
+    notes.extend(left_lying(&skill, &taken.entries));
+    // What cannot be told to be old stays.
+    if whole && seen.is_ok() {
+        let old = prune(&skill, &listed(&dir)?, &keys, floor, keep);
+        notes.extend(old.err().map(|e| format!("old versions were not removed: {e}")));
     }
     Ok(Certified { version, tree_digest, status, made: true, notes })
 }
@@ -192,25 +213,69 @@ fn believed(
     Ok(keys)
 }
 
-/// The newest manifest with a good signature, and whether something that is not good lies above it.
-fn newest_signed(
+struct History {
+    /// The newest manifest with a good signature.
+    newest: Option<Verified>,
+    /// Whether something that is not good lies above it.
+    flawed: bool,
+    /// The highest number that is well signed, be it under the name that the skill had before.
+    last_signed: u32,
+}
+
+fn history_of(
     skill: &Skill,
     versions: &Versions,
     keys: &TrustedKeys,
     notes: &mut Vec<String>,
-) -> Result<(Option<Manifest>, bool), CertifyError> {
-    let mut flawed = false;
-    for found in versions.search(u32::MAX, &skill.name, keys) {
-        match found {
-            Ok(verified) => return Ok((Some(verified.manifest), flawed)),
+) -> Result<History, CertifyError> {
+    let mut found = History { newest: None, flawed: false, last_signed: 0 };
+    for version in versions.search(u32::MAX, &skill.name, keys) {
+        match version {
+            Ok(verified) => {
+                found.last_signed = found.last_signed.max(verified.manifest.version.get());
+                found.newest = Some(verified);
+                break;
+            }
             Err(e @ VersionError::Unreadable(_)) => return Err(history(e)),
+            Err(VersionError::Renamed { version, from, .. }) => {
+                if found.last_signed == 0 {
+                    notes.push(format!(
+                        "renamed from {from:?}: its older versions do not count under this name"
+                    ));
+                }
+                found.last_signed = found.last_signed.max(version.get());
+            }
             Err(VersionError::Tampered(why)) => {
-                flawed = true;
+                found.flawed = true;
                 notes.push(format!("passed over: {why}"));
             }
         }
     }
-    Ok((None, flawed))
+    Ok(found)
+}
+
+fn listed(dir: &OwnedFd) -> Result<Versions, CertifyError> {
+    let own = dir.try_clone().map_err(|e| io(VERSIONS, "opening", beneath::errno(&e)))?;
+    Versions::new(own).map_err(history)
+}
+
+/// What lies in the folder and is hardly meant: the operator should hear of it.
+fn left_lying(skill: &Skill, entries: &[Entry]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if fstatat(skill.root(), VCS_DIR, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
+        notes.push(".git is left out: it is neither certified nor shown".to_owned());
+    }
+    let debris: Vec<String> =
+        entries.iter().map(|e| FileRow::new(e).path).filter(|path| is_debris(path)).collect();
+    // Not the folder, where something in it says more.
+    if let Some(example) = debris.iter().max_by_key(|path| path.len()) {
+        notes.push(format!(
+            "debris is certified too ({} of it, such as {}): if that is not meant, remove it and certify again",
+            debris.len(),
+            beneath::shown(example.as_bytes(), 200)
+        ));
+    }
+    notes
 }
 
 /// The newest passed version with other content. Each manifest names its own, so the way back is itself signed.
@@ -259,20 +324,6 @@ fn made_dir(
     Ok(dir)
 }
 
-/// One certify of a skill at a time. The folder's owner could hold the lock for ever, so patience ends.
-fn lock(mut dir: OwnedFd) -> Result<Flock<OwnedFd>, CertifyError> {
-    let start = Instant::now();
-    loop {
-        match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
-            Ok(locked) => return Ok(locked),
-            Err((back, Errno::EAGAIN | Errno::EINTR)) if start.elapsed() < PATIENCE => dir = back,
-            Err((_, Errno::EAGAIN)) => return Err(CertifyError::Busy),
-            Err((_, e)) => return Err(io(VERSIONS, "locking", e)),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// The number after everything signed, seen or named.
 fn next_number(base: u32, last_named: u32, versions: &Versions) -> Result<Version, CertifyError> {
     if last_named > base.saturating_add(MAX_JUMP) {
@@ -309,54 +360,27 @@ fn publish(
     }
     let unfinished = format!("{temporary}.json");
     let in_place = |from: &str, to: String| {
-        renameat2(dir, from, dir, to.as_str(), RenameFlags::RENAME_NOREPLACE)
-            .map_err(|e| io(VERSIONS, "putting the version into place", e))
+        renameat2(dir, from, dir, to.as_str(), RenameFlags::RENAME_NOREPLACE).map_err(|e| match e {
+            Errno::EEXIST => CertifyError::Raced,
+            e => io(VERSIONS, "putting the version into place", e),
+        })
     };
     let write = || {
-        let mut file = beneath::create_file(dir, unfinished.as_str())?;
+        // Locked, as the copy is, so that nobody takes it for a left-over; it is 0600 until it is whole.
+        let file = beneath::create_file(dir, unfinished.as_str())?;
+        let mut file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e)?;
         file.write_all(&bytes).map_err(|e| beneath::errno(&e))?;
-        fchmod(&file, Mode::from_bits_truncate(0o444))
+        fchmod(&*file, Mode::from_bits_truncate(0o444))?;
+        Ok(file)
     };
-    let done = write()
-        .map_err(|e| io(VERSIONS, "writing the manifest", e))
-        .and_then(|()| in_place(temporary, version.snapshot_name()))
-        .and_then(|()| in_place(&unfinished, version.manifest_name()));
+    let done = write().map_err(|e| io(VERSIONS, "writing the manifest", e)).and_then(|_held| {
+        in_place(temporary, version.snapshot_name())?;
+        in_place(&unfinished, version.manifest_name())
+    });
     if done.is_err() {
         snapshot::discard(dir.as_fd(), &unfinished);
     }
     done
-}
-
-fn temporary_name() -> Result<String, CertifyError> {
-    let mut bytes = [0; 8];
-    draw(&mut bytes).map_err(|e| io(VERSIONS, "choosing a name", beneath::errno(&e)))?;
-    Ok(format!("{TEMPORARY}{:016x}", u64::from_be_bytes(bytes)))
-}
-
-/// Now, as `2026-11-30T12:00:00Z`.
-fn utc_now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    utc(seconds)
-}
-
-fn utc(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
-    let (mut year, mut left) = (1970, days);
-    while left >= 365 + u64::from(leap(year)) {
-        left -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let mut month = 1;
-    for length in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if left < length {
-            break;
-        }
-        left -= length;
-        month += 1;
-    }
-    let (h, m, s) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{:02}T{h:02}:{m:02}:{s:02}Z", left + 1)
 }
 
 fn io(place: &'static str, doing: &'static str, errno: Errno) -> CertifyError {
@@ -365,18 +389,4 @@ fn io(place: &'static str, doing: &'static str, errno: Errno) -> CertifyError {
 
 fn history(e: VersionError) -> CertifyError {
     CertifyError::History(e.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::utc;
-
-    #[test]
-    fn moments_are_written_in_utc() {
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(utc(951_868_799), "2000-02-29T23:59:59Z");
-        assert_eq!(utc(4_107_542_400), "2100-03-01T00:00:00Z");
-        assert_eq!(utc(1_798_761_599), "2026-12-31T23:59:59Z");
-    }
 }

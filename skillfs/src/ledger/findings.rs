@@ -3,8 +3,12 @@
 //!
 //! A report that does not say clearly that nothing was found is no clean bill: what cannot be understood is an error.
 
-use super::beneath::shown;
+use super::beneath::{errno, read_open, shown};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Largest report.
@@ -82,12 +86,41 @@ pub enum FindingsError {
     },
 }
 
-/// Reads and sums up the report at `path`.
-pub fn read(path: &Path) -> Result<Findings, FindingsError> {
+/// Reads and sums up the report at `path`; `-` is standard input. It may not lie in the skill at `skill`: whoever wrote that
+/// does not judge it. No link is followed and nothing is waited for, but a pipe that the caller opened.
+pub fn read(path: &Path, skill: &Path) -> Result<Findings, FindingsError> {
     let io = |error| FindingsError::Io { path: path.to_owned(), error };
-    let file = std::fs::File::open(path).map_err(io)?;
-    let bytes = super::beneath::read_open(file, MAX_REPORT).map_err(|e| io(e.into()))?;
-    sum_up(&bytes).map_err(|why| FindingsError::Malformed { path: path.to_owned(), why })
+    let malformed = |why: &str| FindingsError::Malformed { path: path.to_owned(), why: why.to_owned() };
+    let bytes = if is_callers_own(path) {
+        let given = if path.as_os_str() == "-" { Path::new("/dev/stdin") } else { path };
+        read_open(File::open(given).map_err(io)?, MAX_REPORT)
+    } else {
+        if let (Ok(report), Ok(skill)) = (path.canonicalize(), skill.canonicalize())
+            && report.starts_with(skill)
+        {
+            return Err(malformed("lies in the skill that it should judge: keep reports elsewhere"));
+        }
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+        let file = opened.map_err(|e| match errno(&e) {
+            Errno::ELOOP => malformed("is a symlink: name the file that it leads to"),
+            _ => io(e),
+        })?;
+        if !file.metadata().map_err(io)?.is_file() {
+            return Err(malformed("is no regular file; - reads standard input"));
+        }
+        read_open(file, MAX_REPORT)
+    };
+    let bytes = bytes.map_err(|e| io(e.into()))?;
+    sum_up(&bytes).map_err(|why| malformed(&why))
+}
+
+/// What a shell hands over: a descriptor that the caller has opened.
+fn is_callers_own(path: &Path) -> bool {
+    path.as_os_str() == "-"
+        || path == Path::new("/dev/stdin")
+        || path.starts_with("/dev/fd")
+        || path.starts_with("/proc/self/fd")
 }
 
 #[derive(Deserialize)]
@@ -207,10 +240,12 @@ struct Suppression {
 
 fn sum_up(bytes: &[u8]) -> Result<Findings, String> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let report: Report =
-        serde_json::from_slice(bytes).map_err(|e| format!("is no SARIF report that can be read: {e}"))?;
+    // The place alone: the parser's own words quote the file, and that may be another than the caller thinks.
+    let report: Report = serde_json::from_slice(bytes).map_err(|e| {
+        format!("is no SARIF report that can be read (line {}, column {})", e.line(), e.column())
+    })?;
     if report.version != "2.1.0" {
-        return Err(format!("is SARIF {:?}; 2.1.0 is what can be read", report.version));
+        return Err("is of another SARIF version; 2.1.0 is what can be read".to_owned());
     }
     if report.runs.is_empty() {
         return Err("holds no run of any scanner, so it says nothing".to_owned());

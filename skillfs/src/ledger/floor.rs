@@ -9,22 +9,26 @@ use super::beneath;
 use super::manifest::{Version, VersionRef};
 use cyberos_proto::tree::{is_written, written};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, renameat};
-use nix::sys::stat::{Mode, fstat};
-use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use nix::fcntl::{Flock, FlockArg, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where records are kept unless `--state` says otherwise.
 pub const DEFAULT_STATE: &str = "/var/lib/cyberos-skillfs/ledger";
 
 const MAX_RECORD: u64 = 8 << 10;
+const LOCK: &str = ".lock";
+/// How long another run is waited for; each holds the lock for one small file.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The newest signed version seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +102,7 @@ impl Floors {
             return Ok(());
         }
         // Held while reading again and writing: of two runs at once, the one with the older version must not win.
-        let dir = Flock::lock(dir, FlockArg::LockExclusive).map_err(|(_, e)| self.io("locking", e))?;
+        let _alone = self.lock(&dir)?;
         if self.read_in(&dir, &name)?.is_some_and(|known| known.newest >= floor.newest) {
             return Ok(());
         }
@@ -107,17 +111,54 @@ impl Floors {
         let mut bytes = serde_json::to_vec(&record).map_err(|_| self.io("writing", Errno::EINVAL))?;
         bytes.push(b'\n');
         let temporary = format!(".{name}.{}", std::process::id());
-        let written = beneath::create_file(&*dir, temporary.as_str()).and_then(|mut file| {
+        let written = beneath::create_file(&dir, temporary.as_str()).and_then(|mut file| {
             // Root may have been here first; SkillFS's user must still be able to read it.
             nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(0o644))?;
             file.write_all(&bytes).map_err(|e| beneath::errno(&e))?;
-            renameat(&*dir, temporary.as_str(), &*dir, name.as_str())
+            renameat(&dir, temporary.as_str(), &dir, name.as_str())
         });
         written.map_err(|e| {
             // A temporary file that stays is in nobody's way; the first error is the one to tell.
-            let _ = unlinkat(&*dir, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+            let _ = unlinkat(&dir, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
             self.io("writing a record", e)
         })
+    }
+
+    /// The lock of the folder: itself, or where others may read it a file of its own, which its user alone (and root) can
+    /// open. What a stranger can open he can lock, and hold for ever.
+    fn lock(&self, dir: &OwnedFd) -> Result<Flock<File>, FloorError> {
+        let mut file = self.lock_file(dir).map_err(|e| self.io("opening its lock", e))?;
+        let start = Instant::now();
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(lock),
+                Err((back, Errno::EAGAIN | Errno::EINTR)) if start.elapsed() < PATIENCE => file = back,
+                Err((_, e)) => return Err(self.io("locking", e)),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn lock_file(&self, dir: &OwnedFd) -> Result<File, Errno> {
+        let folder = fstat(dir)?;
+        if beneath::permissions(&folder) & 0o077 == 0 {
+            return dir.try_clone().map(File::from).map_err(|e| beneath::errno(&e));
+        }
+        let private = Mode::S_IRUSR | Mode::S_IWUSR;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(openat(dir, LOCK, flags, private)?);
+        let stat = fstat(&file)?;
+        if beneath::kind(&stat) != SFlag::S_IFREG {
+            return Err(Errno::EINVAL);
+        }
+        if stat.st_uid != folder.st_uid && geteuid().is_root() {
+            // Root was here first; the folder's user must be able to open it.
+            fchown(&file, Some(Uid::from_raw(folder.st_uid)), Some(Gid::from_raw(folder.st_gid)))?;
+        }
+        if beneath::permissions(&stat) & 0o077 != 0 {
+            nix::sys::stat::fchmod(&file, private)?;
+        }
+        Ok(file)
     }
 
     /// Whether a record could be written now.

@@ -10,6 +10,8 @@ use ed25519_dalek::pkcs8::{
     DecodePrivateKey, DecodePublicKey, EncodePrivateKey, EncodePublicKey, KeypairBytes,
 };
 use ed25519_dalek::{SigningKey, VerifyingKey};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::fstat;
 use nix::unistd::{User, geteuid};
 use sha2::{Digest, Sha256};
@@ -17,6 +19,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where signing keys are kept unless `--keys` says otherwise.
 pub const DEFAULT_KEYS: &str = "/etc/cyberos/ledger-keys";
@@ -33,6 +36,9 @@ const EXPOSED_TRUST: &str = "can be written by others: give it to root with mode
 
 const MAX_KEY_FILE: u64 = 4 << 10;
 const MAX_KEYS: usize = 256;
+/// How long another run with the same key is waited for, and when that is told.
+const PATIENCE: Duration = Duration::from_secs(600);
+const TELL: Duration = Duration::from_secs(3);
 
 /// Why a key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +79,12 @@ pub enum KeyError {
         /// Why, and what to do.
         why: &'static str,
     },
+    /// Somebody else signs with it, and does not end.
+    #[error("another certify with this key has been running for ten minutes; is it stuck?")]
+    Busy,
+    /// It cannot be locked.
+    #[error("the signing key cannot be locked: {}", .0.desc())]
+    Lock(Errno),
     /// The kernel refused.
     #[error("{}: {doing}: {error}", path.display())]
     Io {
@@ -114,7 +126,7 @@ pub fn init(keys: &Path, trusted: &Path, name: &str) -> Result<Pair, KeyError> {
     let private = keys.join(format!("{name}.key"));
     let public = trusted.join(format!("{name}.pub"));
     let (key, made) = match signing_key(keys, name) {
-        Ok(key) => (key, false),
+        Ok(signer) => (signer.key, false),
         Err(KeyError::Missing(_)) => {
             let mut seed = [0; 32];
             draw(&mut seed).map_err(|e| io_error(&private, "drawing a key", e))?;
@@ -143,8 +155,37 @@ pub fn init(keys: &Path, trusted: &Path, name: &str) -> Result<Pair, KeyError> {
     Ok(Pair { private, public, id: key_id(&key.verifying_key()), made })
 }
 
+/// A key that signs, with its open file.
+pub struct Signer {
+    /// The key.
+    pub key: SigningKey,
+    file: File,
+}
+
+impl Signer {
+    /// One certify at a time with a key. The lock is the key's own file: nobody can open that but who may sign, while a
+    /// folder in a source can be opened, and so locked for ever, by any stranger.
+    pub fn alone(self) -> Result<(SigningKey, Flock<File>), KeyError> {
+        let Signer { key, mut file } = self;
+        let (start, mut told) = (Instant::now(), false);
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok((key, lock)),
+                Err((back, Errno::EAGAIN | Errno::EINTR)) if start.elapsed() < PATIENCE => file = back,
+                Err((_, Errno::EAGAIN)) => return Err(KeyError::Busy),
+                Err((_, e)) => return Err(KeyError::Lock(e)),
+            }
+            if !told && start.elapsed() > TELL {
+                told = true;
+                tracing::warn!("another certify with this key is at work; this one waits for it");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 /// The signing key `name` from `keys`, if nobody but its owner can read it and its owner may sign.
-pub fn signing_key(keys: &Path, name: &str) -> Result<SigningKey, KeyError> {
+pub fn signing_key(keys: &Path, name: &str) -> Result<Signer, KeyError> {
     plain(name)?;
     let path = keys.join(format!("{name}.key"));
     let file = OpenOptions::new()
@@ -177,9 +218,10 @@ pub fn signing_key(keys: &Path, name: &str) -> Result<SigningKey, KeyError> {
     if !ours(&folder) {
         return exposed("lies in a folder that others can write: chmod 0700 that");
     }
-    let bytes = beneath::read_open(file, MAX_KEY_FILE).map_err(|e| io_error(&path, "reading", e.into()))?;
+    let bytes = beneath::read_open(&file, MAX_KEY_FILE).map_err(|e| io_error(&path, "reading", e.into()))?;
     let text = std::str::from_utf8(&bytes).map_err(|_| malformed(&path, "private"))?;
-    SigningKey::from_pkcs8_pem(text).map_err(|_| malformed(&path, "private"))
+    let key = SigningKey::from_pkcs8_pem(text).map_err(|_| malformed(&path, "private"))?;
+    Ok(Signer { key, file })
 }
 
 /// Fills `bytes` from the kernel's random source.

@@ -251,11 +251,12 @@ pub fn verify(
     {
         return Err(Flaw::Form);
     }
-    if manifest.skill_name != *name {
-        return Err(Flaw::OtherSkill(super::beneath::shown(manifest.skill_name.as_str().as_bytes(), 64)));
-    }
+    // The number first: of a manifest that was made for another skill, callers believe the number that it lies at.
     if manifest.version != version {
         return Err(Flaw::OtherVersion(manifest.version));
+    }
+    if manifest.skill_name != *name {
+        return Err(Flaw::OtherSkill(super::beneath::shown(manifest.skill_name.as_str().as_bytes(), 64)));
     }
     Ok(Verified { digest: written(&Sha256::digest(bytes).into()), manifest })
 }

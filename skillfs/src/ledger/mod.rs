@@ -9,17 +9,21 @@
 //!
 //! ```text
 //! resolve DIR → skill (opened once) → floor, versions → manifest::verify → tree (live), tree (snapshot) → Answer as JSON
-//! certify DIR → findings → keys → lock → tree + snapshot (copy) → manifest::sign → rename, rename
+//! certify DIR → findings → keys, locked → skill_md → tree + snapshot (copy) → manifest::sign → rename, rename → prune
 //! ```
 
 pub mod answer;
 pub mod beneath;
 pub mod certify;
+mod clock;
+pub mod debris;
 pub mod findings;
 pub mod floor;
 pub mod keys;
 pub mod manifest;
+pub mod prune;
 pub mod resolve;
 pub mod skill;
+pub mod skill_md;
 pub mod snapshot;
 pub mod tree;

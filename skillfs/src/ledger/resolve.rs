@@ -10,8 +10,9 @@ use super::findings::{Findings, Outcome};
 use super::floor::{Floor, Floors};
 use super::keys::TrustedKeys;
 use super::manifest::{Manifest, Verified, Version, VersionRef};
-use super::skill::{Skill, VersionError, Versions, absolute, base_name};
+use super::skill::{Skill, SkillError, VersionError, Versions, absolute, base_name};
 use super::tree::{self, Nothing, Rules, TreeError};
+use cyberos_proto::folder::FolderError;
 use cyberos_proto::tree::written;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -65,12 +66,23 @@ pub fn resolve(path: &Path, sources: &Sources) -> Answer {
     let skill = match Skill::open(path) {
         Ok(skill) => skill,
         Err(e) => {
-            let name = absolute(path).map_or_else(|_| base_name(path), |p| base_name(&p));
-            return answer(name, None, Err(Trouble(e.to_string())));
+            let path = absolute(path).unwrap_or_else(|_| path.to_owned());
+            return answer(base_name(&path), None, not_opened(&path, &e, sources));
         }
     };
     let found = judge(&skill, sources);
     answer(skill.name.as_str().to_owned(), skill.declared_name(), found)
+}
+
+/// A skill that was seen as a folder, and is a symlink now, was not merely lost.
+fn not_opened(path: &Path, e: &SkillError, sources: &Sources) -> Result<Finding, Trouble> {
+    let linked = matches!(e, SkillError::Folder { why: FolderError::Linked, .. });
+    match Floors::new(&sources.state).read(path) {
+        Ok(Some(floor)) if linked => {
+            Ok(Finding::new(Status::Tampered, format!("{e}; {} has been seen as a folder", floor.newest)))
+        }
+        _ => Err(Trouble(e.to_string())),
+    }
 }
 
 fn judge(skill: &Skill, sources: &Sources) -> Result<Finding, Trouble> {
@@ -87,12 +99,18 @@ fn judge(skill: &Skill, sources: &Sources) -> Result<Finding, Trouble> {
         Ok(Some(versions)) if !versions.present.is_empty() => versions,
         Ok(_) => return Ok(without_versions(skill, floor, sources)),
         Err(VersionError::Unreadable(why)) => return Err(Trouble(why)),
-        Err(VersionError::Tampered(why)) => return Ok(Finding::new(Status::Tampered, why)),
+        Err(e) => return Ok(Finding::new(Status::Tampered, e.to_string())),
     };
     let keys = TrustedKeys::load(&sources.trusted, &skill.path).map_err(trouble)?;
     let history = History { skill, versions: &versions, keys: &keys };
 
     let (newest, flaw) = history.newest()?;
+    if let (None, None, Some(VersionError::Renamed { from, .. })) = (&newest, &floor, &flaw)
+        && !skill.has_neighbour(from)
+    {
+        return Ok(Finding::new(Status::None, renamed(skill, from, sources)));
+    }
+    let flaw = flaw.map(|flaw| flaw.to_string());
     let seen = newest.as_ref().map(Verified::floor);
     let authority = match (&seen, &floor) {
         (Some(seen), Some(floor)) if seen.newest < floor.newest => Err(format!(
@@ -106,7 +124,11 @@ fn judge(skill: &Skill, sources: &Sources) -> Result<Finding, Trouble> {
             Err(format!("{} has been seen, but its manifest is no longer good", floor.newest))
         }
         _ => Ok(()),
-    };
+    }
+    .map_err(|why| match &floor {
+        Some(floor) => format!("{why}; {}", meant(skill, floor, sources)),
+        None => why,
+    });
     if let (Ok(()), Some(seen), true) = (&authority, &seen, sources.record) {
         floors.raise(&skill.path, seen).map_err(trouble)?;
     }
@@ -123,8 +145,8 @@ fn judge(skill: &Skill, sources: &Sources) -> Result<Finding, Trouble> {
                     whole = Some(newest.manifest.reference());
                     history.compare(newest.manifest)?
                 }
-                Err(VersionError::Tampered(why)) => Finding::tampered(why, Some(newest)),
                 Err(VersionError::Unreadable(why)) => return Err(Trouble(why)),
+                Err(e) => Finding::tampered(e.to_string(), Some(newest)),
             }
         }
         (None, Ok(()), None) => Finding::new(Status::None, never_certified(skill, sources)),
@@ -142,14 +164,36 @@ fn without_versions(skill: &Skill, floor: Option<Floor>, sources: &Sources) -> F
         None => Finding::new(Status::None, never_certified(skill, sources)),
         Some(floor) => Finding::new(
             Status::Tampered,
-            format!("its versions are gone, but {} has been seen", floor.newest),
+            format!(
+                "its versions are gone, but {} has been seen; {}",
+                floor.newest,
+                meant(skill, &floor, sources)
+            ),
         ),
     }
 }
 
 fn never_certified(skill: &Skill, sources: &Sources) -> String {
-    let path = quoted(&skill.path.to_string_lossy());
-    format!("never certified: look at it, then run `{} {path}`", sources.certify)
+    format!("never certified: look at it, then run `{} {}`", sources.certify, spelt(skill))
+}
+
+fn renamed(skill: &Skill, from: &str, sources: &Sources) -> String {
+    format!("renamed from {from:?}: look at it, then certify again: `{} {}`", sources.certify, spelt(skill))
+}
+
+/// What to do when the versions that lie there are not what was seen, as after a redeploy. The number is in the command for
+/// operators who cannot read the record.
+fn meant(skill: &Skill, floor: &Floor, sources: &Sources) -> String {
+    format!(
+        "if that was meant, look at it and certify again: `{} --after {} {}`",
+        sources.certify,
+        floor.newest,
+        spelt(skill)
+    )
+}
+
+fn spelt(skill: &Skill) -> String {
+    quoted(&skill.path.to_string_lossy())
 }
 
 /// `word` as a shell takes it for one.
@@ -170,13 +214,18 @@ struct History<'a> {
 
 impl History<'_> {
     /// The newest manifest with a good signature, and what is wrong with the newest version if that is not it.
-    fn newest(&self) -> Result<(Option<Verified>, Option<String>), Trouble> {
-        let mut flaw = None;
+    fn newest(&self) -> Result<(Option<Verified>, Option<VersionError>), Trouble> {
+        let mut flaw: Option<VersionError> = None;
         for found in self.versions.search(u32::MAX, &self.skill.name, self.keys) {
             match found {
                 Ok(verified) => return Ok((Some(verified), flaw)),
                 Err(VersionError::Unreadable(why)) => return Err(Trouble(why)),
-                Err(VersionError::Tampered(why)) => flaw = flaw.or(Some(why)),
+                // A bad one is worse than one of another name, wherever it lies.
+                Err(e @ VersionError::Tampered(_)) => match &flaw {
+                    None | Some(VersionError::Renamed { .. }) => flaw = Some(e),
+                    Some(_) => {}
+                },
+                Err(e) => flaw = flaw.or(Some(e)),
             }
         }
         Ok((None, flaw))
@@ -246,7 +295,8 @@ impl History<'_> {
         match checked {
             Ok(()) => Ok(Some(trusted)),
             Err(VersionError::Unreadable(why)) => Err(Trouble(why)),
-            Err(VersionError::Tampered(why)) => {
+            Err(e) => {
+                let why = e.to_string();
                 if let Some(reason) = &mut found.reason
                     && *reason != why
                 {

@@ -5,6 +5,7 @@ use super::beneath::{self, shown};
 use super::keys::TrustedKeys;
 use super::manifest::{Flaw, MAX_MANIFEST, Verified, Version, verify};
 use super::tree::{self, Rules, TreeError};
+use cyberos_proto::folder::{self, FolderError};
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::tree::META_DIR;
 use nix::errno::Errno;
@@ -40,9 +41,14 @@ pub enum SkillError {
         /// What is wrong with its name.
         why: String,
     },
-    /// It is a symlink where a folder is needed.
-    #[error("{} is a symlink: name the folder that it leads to, if that is the skill", .0.display())]
-    Linked(PathBuf),
+    /// A symlink where a folder is needed, or something else that is no folder.
+    #[error("{} {why}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What it is.
+        why: FolderError,
+    },
     /// The kernel refused.
     #[error("{}: {doing}: {}", path.display(), errno.desc())]
     Io {
@@ -76,6 +82,16 @@ pub struct Present {
 /// Why a version cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
+    /// It is well signed, for its number, and for a skill of another name.
+    #[error("{file} was made for the skill {from:?}")]
+    Renamed {
+        /// The manifest.
+        file: String,
+        /// The number.
+        version: Version,
+        /// The other name.
+        from: String,
+    },
     /// Somebody changed it: the text says what.
     #[error("{0}")]
     Tampered(String),
@@ -100,38 +116,51 @@ pub fn base_name(path: &Path) -> String {
 }
 
 impl Skill {
-    /// Opens the folder at `path` to look at it.
+    /// Opens the folder at `path` to look at it, with the rights of who looks. It must not be a symlink; SkillFS shows none
+    /// either. What lies on the way there is its configuration.
     pub fn open(path: &Path) -> Result<Self, SkillError> {
-        Self::open_with(path, OFlag::O_DIRECTORY)
+        Self::open_with(path, |path| {
+            let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+            let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+            opened.map(OwnedFd::from).map_err(|e| match beneath::errno(&e) {
+                Errno::ENOTDIR if path.is_symlink() => FolderError::Linked,
+                e => FolderError::Os(e),
+            })
+        })
     }
 
-    /// Opens the folder at `path` to publish a copy of it; it must not be a symlink. Whoever can write the source could
-    /// plant one, and have root copy `/etc` to where everyone may read it.
+    /// Opens the folder at `path` to publish a copy of it, or to remove versions of it. Whoever can write the source could
+    /// plant a symlink there or on the way, and have root copy `/etc` to where everyone may read it.
     pub fn open_unlinked(path: &Path) -> Result<Self, SkillError> {
-        Self::open_with(path, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW)
+        let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+        Self::open_with(path, |path| folder::open(path, caller))
     }
 
-    fn open_with(path: &Path, flags: OFlag) -> Result<Self, SkillError> {
+    fn open_with(
+        path: &Path,
+        open: impl FnOnce(&Path) -> Result<OwnedFd, FolderError>,
+    ) -> Result<Self, SkillError> {
         let io = |doing, errno| SkillError::Io { path: path.to_owned(), doing, errno };
         let path = absolute(path).map_err(|e| io("working out where the folder is", beneath::errno(&e)))?;
         let name = path.file_name().unwrap_or_default();
         let bad = |why| SkillError::Name { path: path.clone(), why };
         let name = name.to_str().ok_or_else(|| bad("it is not UTF-8".to_owned()))?;
         let name = SkillName::new(name).map_err(|e| bad(e.to_string()))?;
-        let root = OpenOptions::new().read(true).custom_flags(flags.bits()).open(&path).map_err(|e| {
-            match beneath::errno(&e) {
-                Errno::ENOTDIR if path.is_symlink() && flags.contains(OFlag::O_NOFOLLOW) => {
-                    SkillError::Linked(path.clone())
-                }
-                e => io("opening the folder", e),
-            }
+        let root = open(&path).map_err(|why| match why {
+            FolderError::Os(e) => io("opening the folder", e),
+            why => SkillError::Folder { path: path.clone(), why },
         })?;
-        Ok(Skill { name, path, root: root.into() })
+        Ok(Skill { name, path, root })
     }
 
     /// The folder.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
+    }
+
+    /// Whether something called `name` lies beside the folder: for a message, so the path will do.
+    pub fn has_neighbour(&self, name: &str) -> bool {
+        self.path.with_file_name(name).symlink_metadata().is_ok()
     }
 
     /// The folder of versions; `None` when the skill never had one.
@@ -240,6 +269,9 @@ impl Versions {
         };
         self.read.set(self.read.get() + bytes.len() as u64);
         verify(&bytes, name, version, keys).map_err(|flaw| {
+            if let Flaw::OtherSkill(from) = flaw {
+                return VersionError::Renamed { file, version, from };
+            }
             let ignored = match (&flaw, keys.ignored.is_empty()) {
                 (Flaw::UnknownKey(_), false) => format!(" (passed over: {})", keys.ignored.join("; ")),
                 _ => String::new(),

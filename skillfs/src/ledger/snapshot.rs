@@ -9,6 +9,7 @@ use super::beneath;
 use super::tree::{self, MAX_DEPTH, MAX_ENTRIES, Rules, TreeError, Visitor, c_path};
 use cyberos_proto::tree::Entry;
 use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use std::fs::File;
@@ -19,16 +20,32 @@ use std::os::unix::ffi::OsStrExt;
 /// First bytes of the name of everything unfinished.
 pub const TEMPORARY: &str = ".tmp-";
 
+/// A finished copy that has not got its name yet. As long as it is held nobody takes it for a left-over.
+pub struct Taken {
+    /// What was copied.
+    pub entries: Vec<Entry>,
+    root: Flock<OwnedFd>,
+}
+
+impl Taken {
+    /// The copy.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
 /// Copies the tree below `skill` into the folder `name`, which is made below `versions`, and returns its entries. After an
 /// error the unfinished copy is gone.
-pub fn take(skill: BorrowedFd<'_>, versions: BorrowedFd<'_>, name: &str) -> Result<Vec<Entry>, TreeError> {
+pub fn take(skill: BorrowedFd<'_>, versions: BorrowedFd<'_>, name: &str) -> Result<Taken, TreeError> {
     let own = |e: Errno| TreeError::Visitor { path: name.to_owned(), error: e.into() };
     mkdirat(versions, name, Mode::S_IRWXU).map_err(own)?;
     let taken = beneath::open_dir(versions, name).map_err(own).and_then(|root| {
+        // Its folder is 0700 until it is whole, so no stranger can have this lock.
+        let root = Flock::lock(root, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| own(e))?;
         let mut copy = Copy { root, folders: Vec::new(), file: None };
         let entries = tree::walk(skill, Rules::Publish, &mut copy)?;
-        copy.close().map_err(|error| TreeError::Visitor { path: name.to_owned(), error })?;
-        Ok(entries)
+        let root = copy.close().map_err(|error| TreeError::Visitor { path: name.to_owned(), error })?;
+        Ok(Taken { entries, root })
     });
     if taken.is_err() {
         discard(versions, name);
@@ -36,14 +53,25 @@ pub fn take(skill: BorrowedFd<'_>, versions: BorrowedFd<'_>, name: &str) -> Resu
     taken
 }
 
-/// Removes what earlier runs left unfinished. The caller holds the lock, so nobody is still at it.
+/// Removes what earlier runs left unfinished. What another run is still at (one with another key, or a prune) it holds
+/// locked, and that stays.
 pub fn discard_unfinished(versions: BorrowedFd<'_>) {
     let Ok(names) = beneath::list(versions, MAX_ENTRIES) else { return };
     for (name, _) in names {
-        if let Some(name) = name.to_str().ok().filter(|n| n.starts_with(TEMPORARY)) {
+        let Some(name) = name.to_str().ok().filter(|n| n.starts_with(TEMPORARY)) else { continue };
+        let held = beneath::open(versions, name, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+            .map(|fd| Flock::lock(fd, FlockArg::LockExclusiveNonblock));
+        if !matches!(held, Ok(Err((_, Errno::EAGAIN)))) {
             discard(versions, name);
         }
     }
+}
+
+/// A name of something unfinished that nothing has yet.
+pub fn temporary_name() -> Result<String, Errno> {
+    let mut bytes = [0; 8];
+    super::keys::draw(&mut bytes).map_err(|e| beneath::errno(&e))?;
+    Ok(format!("{TEMPORARY}{:016x}", u64::from_be_bytes(bytes)))
 }
 
 /// Removes the file or folder `name`. What cannot be removed stays: nothing believes in a thing of such a name.
@@ -71,19 +99,20 @@ fn remove(dir: BorrowedFd<'_>, name: &std::ffi::CStr, depth: usize) -> Result<()
 
 /// Writes what the walk sees. Its folder is its owner's alone (0700) until it is closed, so the paths in it are safe.
 struct Copy {
-    root: OwnedFd,
+    root: Flock<OwnedFd>,
     folders: Vec<Vec<u8>>,
     file: Option<File>,
 }
 
 impl Copy {
     /// Gives the folders their final mode, the root last: until then nobody else gets in.
-    fn close(self) -> io::Result<()> {
+    fn close(self) -> io::Result<Flock<OwnedFd>> {
         let mode = Mode::from_bits_truncate(0o555);
         for path in &self.folders {
-            fchmod(beneath::open_dir(&self.root, path.as_slice())?, mode)?;
+            fchmod(beneath::open_dir(&*self.root, path.as_slice())?, mode)?;
         }
-        Ok(fchmod(&self.root, mode)?)
+        fchmod(&*self.root, mode)?;
+        Ok(self.root)
     }
 
     /// The folder that `path` lies in, and its name there.
@@ -92,7 +121,7 @@ impl Copy {
             Some(slash) => (path.get(..slash).unwrap_or_default(), path.get(slash + 1..).unwrap_or_default()),
             None => (b".".as_slice(), path),
         };
-        Ok((beneath::open_dir(&self.root, folder)?, name))
+        Ok((beneath::open_dir(&*self.root, folder)?, name))
     }
 }
 
@@ -105,7 +134,7 @@ impl Visitor for Copy {
     }
 
     fn file(&mut self, path: &[u8]) -> io::Result<()> {
-        self.file = Some(beneath::create_file(&self.root, path)?);
+        self.file = Some(beneath::create_file(&*self.root, path)?);
         Ok(())
     }
 

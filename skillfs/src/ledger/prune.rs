@@ -1,0 +1,120 @@
+//! Removes old versions of a skill (`[9.10]`). Called by `prune`, and by `certify` beyond the number that it keeps.
+//!
+//! What stays, however old: the newest version; the one that is fallen back to; the one that would be, if the content of
+//! that were found bad; what SkillFS has seen last and what it shows since; and the version that the folder equals. A
+//! version goes in three steps, snapshot renamed to `.tmp-*` → manifest removed → the rest removed, after each of which all
+//! other versions are as good as before, and the next `certify` or `prune` takes away what is left.
+
+use super::floor::Floor;
+use super::keys::TrustedKeys;
+use super::manifest::{Manifest, Version};
+use super::skill::{Skill, VersionError, Versions};
+use super::snapshot;
+use super::tree::{self, Rules};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::collections::BTreeSet;
+
+/// How many versions `certify` keeps, and `prune`, unless they are told otherwise.
+pub const DEFAULT_KEEP: u32 = 10;
+
+/// Why nothing more was removed.
+#[derive(Debug, thiserror::Error)]
+pub enum PruneError {
+    /// What may be needed cannot be told.
+    #[error("{0}; certify again first")]
+    History(String),
+    /// The kernel refused.
+    #[error(".skill-meta/versions: removing {version}: {}", errno.desc())]
+    Io {
+        /// The version.
+        version: Version,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// Removes all but the newest `keep` versions and those that are or may be needed; returns what was removed. `floor` is
+/// what SkillFS has seen.
+pub fn prune(
+    skill: &Skill,
+    versions: &Versions,
+    keys: &TrustedKeys,
+    floor: Option<&Floor>,
+    keep: u32,
+) -> Result<Vec<Version>, PruneError> {
+    snapshot::discard_unfinished(versions.dir());
+    if versions.present.is_empty() {
+        return Ok(Vec::new());
+    }
+    let needed = needed(skill, versions, keys, floor)?;
+    let newest: BTreeSet<Version> =
+        versions.present.keys().rev().take(usize::try_from(keep).unwrap_or(usize::MAX)).copied().collect();
+    let old = versions.present.keys().filter(|v| !newest.contains(v) && !needed.contains(v));
+    old.map(|v| remove(versions, *v).map(|()| *v)).collect()
+}
+
+fn needed(
+    skill: &Skill,
+    versions: &Versions,
+    keys: &TrustedKeys,
+    floor: Option<&Floor>,
+) -> Result<BTreeSet<Version>, PruneError> {
+    let history = |e: VersionError| PruneError::History(e.to_string());
+    let newest = match versions.search(u32::MAX, &skill.name, keys).next() {
+        Some(newest) => newest.map_err(history)?.manifest,
+        None => return Err(PruneError::History("no manifest was found".to_owned())),
+    };
+    if let Some(floor) = floor.filter(|floor| floor.newest > newest.version) {
+        return Err(PruneError::History(format!(
+            "the newest version is {}, but {} has been seen",
+            newest.version, floor.newest
+        )));
+    }
+    let mut needed = BTreeSet::from([newest.version]);
+    if let Some(floor) = floor {
+        needed.insert(floor.newest);
+        needed.extend(floor.trusted.as_ref().map(|t| t.version));
+    }
+    if let Some(trusted) = newest.trusted() {
+        needed.insert(trusted.version);
+        let older = match trusted.version == newest.version {
+            true => newest.fallback.clone(),
+            false => {
+                versions.manifest(trusted.version, &skill.name, keys).map_err(history)?.manifest.fallback
+            }
+        };
+        needed.extend(older.map(|older| older.version));
+    }
+    needed.extend(live(skill, versions, keys, &newest));
+    Ok(needed)
+}
+
+/// The newest version that the folder equals; none where it cannot be read or equals none.
+fn live(skill: &Skill, versions: &Versions, keys: &TrustedKeys, newest: &Manifest) -> Option<Version> {
+    let live = tree::digest_of(skill.root(), Rules::Live).ok()?;
+    let older = || versions.search(newest.version.get(), &skill.name, keys).flatten().map(|v| v.manifest);
+    std::iter::once(newest.clone()).chain(older()).find(|m| m.tree_digest == live).map(|m| m.version)
+}
+
+fn remove(versions: &Versions, version: Version) -> Result<(), PruneError> {
+    let io = |errno| PruneError::Io { version, errno };
+    let dir = versions.dir();
+    let aside = snapshot::temporary_name().map_err(io)?;
+    let name = version.snapshot_name();
+    // Held, so that a run beside this one does not remove it at the same time. That it can be held is not needed.
+    let _held = super::beneath::open_dir(dir, name.as_str())
+        .ok()
+        .map(|fd| Flock::lock(fd, FlockArg::LockExclusiveNonblock));
+    match renameat2(dir, name.as_str(), dir, aside.as_str(), RenameFlags::RENAME_NOREPLACE) {
+        Ok(()) | Err(Errno::ENOENT) => {}
+        Err(e) => return Err(io(e)),
+    }
+    match unlinkat(dir, version.manifest_name().as_str(), UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => {}
+        Err(e) => return Err(io(e)),
+    }
+    snapshot::discard(dir, &aside);
+    Ok(())
+}
