@@ -3,7 +3,7 @@
 //! else.
 
 use cyberos_proto::control::Verdict;
-use cyberos_proto::tree::META_DIR;
+use cyberos_proto::tree::{META_DIR, VCS_DIR};
 use fuser::FileType;
 use nix::sys::stat::SFlag;
 
@@ -83,7 +83,7 @@ pub fn is_private(name: &[u8]) -> bool {
 /// Whether a name at the top of a skill is version control, which is no part of what is decided (`[0.1]`): a folder, or the
 /// file that a work tree or submodule has instead. In any letter case, as above.
 pub fn is_version_control(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b".git")
+    name.eq_ignore_ascii_case(VCS_DIR)
 }
 
 /// Whether a name at the top of a skill is on no path of the view. Version control is served only where it is the author

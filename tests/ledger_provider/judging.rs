@@ -132,11 +132,15 @@ fn case_181_git_status_does_not_uncertify_a_skill() {
     fs::remove_file(skill.join(".git")).unwrap();
 
     // Only at the top: a folder of that name below is content, and so is every other name.
-    for name in ["lib/.git", ".gitignore", ".GIT"] {
+    for name in ["lib/.git", ".gitignore", "git"] {
         fs::create_dir(skill.join(name)).unwrap();
         place.resolve("demo").is("drifted", "fallback", "v000001").because(name);
         fs::remove_dir(skill.join(name)).unwrap();
     }
+    // In any letter case, as the view leaves it out.
+    fs::create_dir(skill.join(".Git")).unwrap();
+    place.resolve("demo").is("pass", "current", "v000001");
+    fs::remove_dir(skill.join(".Git")).unwrap();
     // Content that nobody certified cannot be reached through it, nor hide in a snapshot.
     fs::create_dir(skill.join(".git")).unwrap();
     fs::write(skill.join(".git/hidden"), "x").unwrap();
