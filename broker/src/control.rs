@@ -137,16 +137,19 @@ async fn answer(
             let capture = match broker.running(&id) {
                 Some(running) => Arc::clone(&running.capture),
                 None => Arc::new(broker.logs.reopen(&id.to_string()).map_err(|_| {
+                    let bounds = broker.logs.bounds();
                     NotRun::new(
                         1,
                         format!(
-                            "nothing is kept of invocation {id}: it is unknown, or older than the last ones"
+                            "nothing is kept of invocation {id}: it is unknown, or older than what the configuration \
+                             keeps ({bounds})"
                         ),
                     )
                 })?),
             };
             relay(&capture, follow, None, to).await.map_err(lost)?;
-            done(json!({ "invocation_id": id.to_string() }))
+            let (stdout, stderr) = (capture.stdout.cut(), capture.stderr.cut());
+            done(json!({ "invocation_id": id.to_string(), "stdout_cut": stdout, "stderr_cut": stderr }))
         }
         Ask::Status {} => done(broker.status().await),
         Ask::List {} => {

@@ -79,7 +79,7 @@ impl From<SealError> for NotRun {
         let exit = match e {
             SealError::Unfit { .. } => 6,
             SealError::NotShown(_) | SealError::NotMounted(_) => 5,
-            SealError::Os { .. } => 1,
+            SealError::DiskFull { .. } | SealError::Os { .. } => 1,
         };
         NotRun::new(exit, e.to_string())
     }
@@ -207,6 +207,7 @@ pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>
     if begun.is_err() {
         let _ = broker.helper.release(invocation.id).await;
         broker.forget(invocation.id);
+        broker.logs.discard(&invocation.id.to_string());
     }
     begun
 }
@@ -331,6 +332,8 @@ async fn begin(
         watch.run().await;
         drop(held);
         broker.forget(id);
+        let logs = broker.logs.clone();
+        tokio::task::spawn_blocking(move || logs.prune());
     });
     Ok((running, spawned.stdin))
 }

@@ -191,9 +191,11 @@ impl Running {
             "memory_mb": self.about["memory_mb"],
             "last_tool_call": ended.last_call.as_ref().map(|(call, tool)| json!({ "call": call, "tool_name": tool })),
             "stdout_bytes": out.length,
-            "stdout_truncated": out.truncated,
+            "stdout_truncated": out.cut.is_some(),
+            "stdout_cut": self.capture.stdout.cut(),
             "stderr_bytes": err.length,
-            "stderr_truncated": err.truncated,
+            "stderr_truncated": err.cut.is_some(),
+            "stderr_cut": self.capture.stderr.cut(),
         })
     }
 }

@@ -5,6 +5,7 @@
 mod walk;
 
 use self::walk::Walk;
+use crate::space::{Short, Space};
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::tree;
 use nix::dir::Dir;
@@ -50,6 +51,9 @@ pub enum SealError {
     /// The mount point is not SkillFS's.
     #[error("{0} is not a SkillFS mount: is SkillFS running?")]
     NotMounted(PathBuf),
+    /// There is too little space for another copy (`[2.8]`).
+    #[error("{skill} runs from a copy, and there is none yet: {short}")]
+    DiskFull { skill: String, short: Short },
     /// A system call failed.
     #[error("cannot {doing} {path}: {errno}")]
     Os { doing: &'static str, path: String, errno: Errno },
@@ -93,6 +97,8 @@ pub struct Sealer {
     path: PathBuf,
     mount: PathBuf,
     caps: Caps,
+    /// What copies are written to, and the state's file system.
+    space: Space,
     kept: Mutex<Kept>,
 }
 
@@ -116,7 +122,8 @@ fn beneath(flags: OFlag, resolve: ResolveFlag) -> OpenHow {
 
 impl Sealer {
     /// Takes the directory `sealed` (made if absent, mode 0700) and empties it: a copy never outlives its broker.
-    pub fn open(sealed: &Path, mount: &Path, caps: Caps) -> Result<Self, SealError> {
+    /// `state` is the file system that copies leave space on beside their own.
+    pub fn open(sealed: &Path, mount: &Path, caps: Caps, state: &Space) -> Result<Self, SealError> {
         match nix::unistd::mkdir(sealed, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(e) => return Err(os("create", sealed)(e)),
@@ -134,7 +141,10 @@ impl Sealer {
         for name in names(&dir).map_err(os("list", sealed))? {
             remove_tree(dir.as_fd(), &name).map_err(os("empty", sealed))?;
         }
-        Ok(Sealer { dir, path: sealed.to_owned(), mount: mount.to_owned(), caps, kept: Mutex::default() })
+        let errno = |e: std::io::Error| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        let space = state.and(sealed).map_err(|e| os("look at", sealed)(errno(e)))?;
+        let (path, mount) = (sealed.to_owned(), mount.to_owned());
+        Ok(Sealer { dir, path, mount, caps, space, kept: Mutex::default() })
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -180,6 +190,7 @@ impl Sealer {
     }
 
     fn seal_tree(&self, skill: &SkillName, source: OwnedFd) -> Result<Arc<Sealed>, SealError> {
+        walk::enough_space(&self.space, skill, 0)?;
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).map_err(|_| os("draw randomness for", &self.path)(Errno::EIO))?;
         let temporary = CString::new(format!(".tmp-{:016x}", u64::from_ne_bytes(random))).unwrap_or_default();
@@ -190,7 +201,12 @@ impl Sealer {
             // Nothing half-done stays behind; what cannot be removed now goes at the next start.
             let _ = remove_tree(self.dir.as_fd(), &temporary);
         }
-        made
+        made.map_err(|e| match e {
+            SealError::Os { errno: Errno::ENOSPC | Errno::EDQUOT, .. } => {
+                SealError::DiskFull { skill: skill.to_string(), short: self.space.full() }
+            }
+            e => e,
+        })
     }
 
     fn copy_into(
@@ -200,7 +216,7 @@ impl Sealer {
         temporary: &CStr,
     ) -> Result<Arc<Sealed>, SealError> {
         let root = open_directory(self.dir.as_fd(), temporary).map_err(os("open a copy in", &self.path))?;
-        let mut walk = Walk { skill, caps: self.caps, bytes: 0, entries: Vec::new() };
+        let mut walk = Walk { skill, caps: self.caps, space: &self.space, bytes: 0, entries: Vec::new() };
         walk.directory(source, &root, &mut Vec::new(), 0)?;
         walk.links_stay_inside(&root)?;
         let bytes = walk.bytes;

@@ -4,7 +4,7 @@
 use crate::approvals::{Approval, Approvals, Wishes};
 use crate::audit::{Audit, AuditOptions, Durability, LedgerOptions, OnFailure};
 use crate::call::Invocation;
-use crate::capture::Logs;
+use crate::capture::{Keep, Logs};
 use crate::config::{self, Config};
 use crate::grants::{Grants, Limits, NeverGrantable, Operator};
 use crate::helper::Helper;
@@ -77,9 +77,12 @@ impl Broker {
             max_entries: usize::try_from(config.seal.max_entries).unwrap_or(usize::MAX),
             cache: config.seal.cache,
         };
-        let sealer = Arc::new(Sealer::open(sealed, &config.mount, caps).context("the sealed copies")?);
+        let space = Space::open(&state).context("the state directory")?;
+        let sealer = Sealer::open(sealed, &config.mount, caps, &space).context("the sealed copies")?;
+        let sealer = Arc::new(sealer);
         let approvals = Approvals::new(&state);
-        let logs = Logs::open(&state.join("logs")).context("the captured output")?;
+        let keep = Keep { runs: config.logs.keep, bytes: config.logs.max_mb << 20 };
+        let logs = Logs::open(&state.join("logs"), keep).context("the captured output")?;
         let never = Arc::new(NeverGrantable::new(&config));
         Ok(Arc::new(Broker {
             helper,

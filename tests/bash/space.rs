@@ -2,30 +2,8 @@
 
 use super::*;
 use std::time::Duration;
+use support::disk::Small;
 use support::up::eventually;
-
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn mount(at: &Path, size: &str) -> Tmpfs {
-        let none = nix::mount::MsFlags::empty();
-        nix::mount::mount(
-            Some("tmpfs"),
-            at,
-            Some("tmpfs"),
-            none,
-            Some(format!("size={size},mode=755").as_str()),
-        )
-        .unwrap();
-        Tmpfs(at.to_owned())
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
-    }
-}
 
 fn assert_out_of_space(bash: &Bash, answer: &Value) {
     assert_eq!((&answer[0], &answer[1]["code"]), (&json!("quota_exceeded"), &json!(-32603)), "{answer}");
@@ -38,7 +16,7 @@ fn assert_out_of_space(bash: &Bash, answer: &Value) {
 fn a_command_that_fills_a_granted_file_system_is_ended() {
     let bash = Bash::new();
     let small = bash.directory("small");
-    let _mount = Tmpfs::mount(&small, "64m");
+    let _mount = Small::mount(&small, "64m");
     bash.give(&small);
     let dir = small.display();
     let fill = format!(
@@ -55,9 +33,7 @@ fn a_command_that_fills_a_granted_file_system_is_ended() {
 fn bash_is_ended_while_the_states_file_system_is_nearly_full() {
     let mut mount = None;
     let up = Up::new(|source| {
-        let state = source.parent().unwrap().join("state/broker");
-        std::fs::create_dir_all(&state).unwrap();
-        mount = Some(Tmpfs::mount(&state, "256m"));
+        mount = Some(Small::of_broker(source, "256m"));
         let main = python("print('ready', flush=True)\nprint(json.dumps(call('Bash', cmd='sleep 60')))");
         Skill { tools: &["Bash"], main: &main, ..Skill::default() }.write(source);
     });
@@ -65,13 +41,16 @@ fn bash_is_ended_while_the_states_file_system_is_nearly_full() {
     let child = up.command(&["skill", "run", "demo"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let running = || up.rows("skill.tool_call_started").len() == 1;
     assert!(eventually(Duration::from_secs(20), running));
-    let free = nix::sys::statvfs::statvfs(&up.state.join("broker")).unwrap();
-    let fill = (free.blocks_available() * free.fragment_size()).saturating_sub(8 << 20);
-    let filler = up.state.join("broker/filler");
-    std::fs::write(&filler, vec![0u8; usize::try_from(fill).unwrap()]).unwrap();
+    let filler = mount.as_ref().unwrap().fill(8 << 20);
+    // What it would print is not kept on such a disk; the ledger tells.
     let out = support::up::Ran::from(child.wait_with_output().unwrap());
-    let answer: Value = serde_json::from_str(out.stdout.lines().last().unwrap()).unwrap();
-    assert_eq!(answer[0], "quota_exceeded", "{answer}");
+    assert_eq!(out.exit, 0, "{out}");
+    let denied = up.rows("skill.tool_denied");
+    assert_eq!(denied.len(), 1, "{denied:?}");
+    assert_eq!(denied[0]["extra"]["reason"], "disk_low");
+    let sentence = up.rows("skill.tool_denied")[0]["extra"]["sentence"].to_string();
+    let named = format!("the disk at {} is nearly full", up.state.join("broker").display());
+    assert!(sentence.contains(&named), "{sentence}");
     std::fs::remove_file(&filler).unwrap();
     up.stop();
     drop(mount);

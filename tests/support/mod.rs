@@ -2,4 +2,5 @@
 #![allow(dead_code)]
 
 pub mod binaries;
+pub mod disk;
 pub mod up;

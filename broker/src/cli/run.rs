@@ -141,8 +141,11 @@ impl Conversation {
             output::json(&serde_json::json!({ "started": started }));
         } else if self.json {
             output::json(&serde_json::json!({ "started": started, "ended": answer }));
-        } else if !self.announce {
-            explain(exit, &answer);
+        } else {
+            if !self.announce {
+                explain(exit, &answer);
+            }
+            tell_cuts(&answer);
         }
         Ok(exit)
     }
@@ -261,9 +264,13 @@ fn explain(exit: u8, answer: &Value) {
     if !say.is_empty() {
         eprintln!("cyberos: {say} (exit {exit}, invocation {})", output::text(answer, "invocation_id"));
     }
+}
+
+/// Says of each stream that is not all there where it was cut, and what that is owed to.
+fn tell_cuts(answer: &Value) {
     for stream in ["stdout", "stderr"] {
-        if answer[format!("{stream}_truncated")] == Value::Bool(true) {
-            eprintln!("cyberos: {stream} was truncated at 10 MiB");
+        if let Some(cut) = answer[format!("{stream}_cut")].as_str() {
+            eprintln!("cyberos: {stream} was truncated {}", crate::terminal::escape_line(cut));
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct Config {
     pub grants: GrantTable,
     /// `quota`.
     pub quota: Quota,
+    /// `logs`.
+    pub logs: Logs,
     /// `seal`.
     pub seal: Seal,
     /// `audit`.
@@ -64,6 +66,15 @@ pub struct Quota {
     pub invocation_ledger_mb: u64,
     /// What a tenant's memory may hold.
     pub tenant_store_mb: u64,
+}
+
+/// `logs` (`[2.6]`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logs {
+    /// Ended invocations whose output is kept.
+    pub keep: usize,
+    /// What all captured output may take, in MiB.
+    pub max_mb: u64,
 }
 
 /// `seal` (`[0.1]`).
@@ -133,6 +144,7 @@ impl Default for Config {
             grants: GrantTable::packaged(&work),
             work,
             quota: Quota { invocation_write_mb: 256, invocation_ledger_mb: 256, tenant_store_mb: 4096 },
+            logs: Logs { keep: 64, max_mb: 1024 },
             seal: Seal { max_bytes: 256 << 20, max_entries: 20_000, cache: 2 << 30 },
             audit: Audit { durability: Durability::Normal, on_failure: OnFailure::Queue, queue_rows: 10_000 },
             require: Vec::new(),

@@ -159,6 +159,7 @@ fn read(root: &Section<'_>) -> Config {
         grants: grants(root, &work),
         work,
         quota: quota(root, d.quota),
+        logs: logs(root, d.logs),
         seal: seal(root, d.seal),
         audit: audit(root, d.audit),
         require: require(root).unwrap_or(d.require),
@@ -203,6 +204,17 @@ fn quota(root: &Section<'_>, d: super::Quota) -> super::Quota {
     };
     s.finish();
     quota
+}
+
+fn logs(root: &Section<'_>, d: super::Logs) -> super::Logs {
+    let Some(s) = root.section("logs") else { return d };
+    let keep = s.whole("keep", 0, 65_536).and_then(|n| usize::try_from(n).ok());
+    let logs = super::Logs {
+        keep: keep.unwrap_or(d.keep),
+        max_mb: s.whole("max_mb", 1, 1 << 30).unwrap_or(d.max_mb),
+    };
+    s.finish();
+    logs
 }
 
 fn seal(root: &Section<'_>, d: super::Seal) -> super::Seal {

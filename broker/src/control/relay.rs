@@ -88,13 +88,14 @@ impl<'a> Follower<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::Logs;
+    use crate::capture::{Keep, Logs};
     use std::time::Duration;
 
     #[tokio::test]
     async fn an_end_between_a_look_and_the_wait_is_not_missed() {
         let dir = tempfile::tempdir().unwrap();
-        let capture = Logs::open(&dir.path().join("logs")).unwrap().create("run").unwrap();
+        let logs = Logs::open(&dir.path().join("logs"), Keep { runs: 1, bytes: 1 }).unwrap();
+        let capture = logs.create("run").unwrap();
         let mut follower = Follower::new(&capture.stdout, FrameKind::Stdout);
         follower.look();
         assert!(!follower.over());

@@ -16,7 +16,7 @@ fn bench(caps: Caps) -> Bench {
     std::fs::write(source.join("SKILL.md"), "text\n").unwrap();
     std::fs::write(source.join("main"), "#!/bin/sh\n").unwrap();
     std::fs::set_permissions(source.join("main"), std::fs::Permissions::from_mode(0o4701)).unwrap();
-    let sealer = Sealer::open(&sealed, dir.path(), caps).unwrap();
+    let sealer = Sealer::open(&sealed, dir.path(), caps, &Space::open(dir.path()).unwrap()).unwrap();
     Bench { _dir: dir, source, sealed, sealer }
 }
 
@@ -154,7 +154,7 @@ fn copies_that_nobody_holds_go_when_the_cache_is_full_and_all_go_at_the_start() 
     let path = b.sealed.clone();
     let mount = b.source.parent().unwrap().to_owned();
     drop(held);
-    let _again = Sealer::open(&path, &mount, Caps::default()).unwrap();
+    let _again = Sealer::open(&path, &mount, Caps::default(), &Space::open(&mount).unwrap()).unwrap();
     assert_eq!(b.left(), 0);
 }
 
@@ -173,4 +173,29 @@ fn a_copy_is_known_again_only_at_the_same_epoch() {
     b.sealer.remember(&name, "e-1", &sealed);
     assert!(b.sealer.known(&name, "e-1").is_some());
     assert!(b.sealer.known(&name, "e-2").is_none());
+}
+
+/// [2.8]: a copy that would leave less than 5 % is not made; one that is there goes on being used.
+#[test]
+fn no_copy_is_made_on_a_disk_that_is_nearly_full_and_the_disk_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let tmpfs = Some("tmpfs");
+    nix::mount::mount(tmpfs, dir.path(), tmpfs, nix::mount::MsFlags::empty(), Some("size=1m"))
+        .expect("this test needs root, to mount a small file system");
+    let (source, sealed) = (dir.path().join("demo"), dir.path().join("sealed"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("main"), vec![7; 300 << 10]).unwrap();
+    let space = Space::open(dir.path()).unwrap();
+    let sealer = Sealer::open(&sealed, dir.path(), Caps::default(), &space).unwrap();
+    let bench = Bench { _dir: tempfile::tempdir().unwrap(), source, sealed, sealer };
+    let first = bench.seal().unwrap();
+    bench.sealer.remember(&SkillName::new("demo").unwrap(), "e1", &first);
+    std::fs::write(bench.source.join("more"), vec![8; 60 << 10]).unwrap();
+    let refused = bench.seal().unwrap_err().to_string();
+    let named = format!("the disk at {} is nearly full", dir.path().display());
+    assert!(refused.contains(&named) && refused.starts_with("demo runs from a copy"), "{refused}");
+    assert_eq!(bench.left(), 1, "nothing half-done stays");
+    assert!(bench.sealer.known(&SkillName::new("demo").unwrap(), "e1").is_some());
+    drop((bench, first, space));
+    nix::mount::umount2(dir.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
 }

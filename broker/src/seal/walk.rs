@@ -1,6 +1,7 @@
 //! One walk of a skill's tree into a copy: what is taken, what is refused, and what it counts.
 
 use super::{Caps, SealError, beneath, names, open_directory, os};
+use crate::space::Space;
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::tree::{self, Entry, Kind};
 use nix::errno::Errno;
@@ -25,6 +26,7 @@ const MAX_DEPTH: usize = 64;
 pub(super) struct Walk<'a> {
     pub(super) skill: &'a SkillName,
     pub(super) caps: Caps,
+    pub(super) space: &'a Space,
     pub(super) bytes: u64,
     pub(super) entries: Vec<Entry>,
 }
@@ -56,7 +58,7 @@ impl Walk<'_> {
                 format!("the skill has more than {} entries (seal.max_entries)", self.caps.max_entries),
             ));
         }
-        Ok(())
+        enough_space(self.space, self.skill, size)
     }
 
     pub(super) fn directory(
@@ -199,6 +201,15 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether one entry more of `size` bytes leaves enough free.
+pub(super) fn enough_space(space: &Space, skill: &SkillName, size: u64) -> Result<(), SealError> {
+    match space.lacks(size, 1) {
+        Ok(None) => Ok(()),
+        Ok(Some(short)) => Err(SealError::DiskFull { skill: skill.to_string(), short }),
+        Err(e) => Err(os("measure the disk for", skill.as_str())(errno_of(&e))),
     }
 }
 
