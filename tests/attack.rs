@@ -6,6 +6,8 @@
 
 #[path = "attack/backing.rs"]
 mod backing;
+#[path = "attack/below.rs"]
+mod below;
 #[path = "attack/bytes.rs"]
 mod bytes;
 #[path = "attack/cases.rs"]

@@ -98,7 +98,7 @@ fn mount_point(fd: &OwnedFd) -> PathBuf {
         info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok())
     });
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mounted = mounts(&String::from_utf8_lossy(&table));
+    let mounted = mounts(&table);
     match mounted.into_iter().find(|mount| Some(mount.id) == id) {
         Some(mount) => mount.point,
         None => std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default(),

@@ -2,10 +2,10 @@
 //! what is never granted. `main` reads it; `link`, `spawn` and `fuse` compare with it.
 
 use crate::cgroup::Groups;
-use crate::{fuse, prelude::*};
+use crate::{fuse, prelude::*, table::Table};
 pub(crate) use cyberos_proto::ceiling::Role;
 use cyberos_proto::ceiling::{CeilingText, MAX_FILE, RootKind};
-use cyberos_proto::mounts::{Mount, may_back, mounts, waiting};
+use cyberos_proto::mounts::{hindrance, hindrance_below, may_back, waiting};
 use cyberos_proto::{identity::Key, never::Never};
 use nix::fcntl::{FcntlArg, ResolveFlag, fcntl, openat};
 use std::io::{ErrorKind, Read};
@@ -51,7 +51,8 @@ impl Ceiling {
         for (kind, path) in &text.roots {
             let shown = path.display();
             let root = named(&shown, sys::open(path, DIRECTORY))?;
-            let on = may_back(&table(), named(&shown, sys::identity(&root))?.mount);
+            let table = named("mounts", Table::read())?;
+            let on = may_back(&table.mounts, named(&shown, sys::identity(&root))?.mount);
             if let (RootKind::Backing, Err(on)) = (kind, on) {
                 log(&format!("WARN: {shown}: no backing files from a file system of type {on}"));
                 continue;
@@ -115,17 +116,31 @@ impl Ceiling {
         must(enough, "the file is not open for what the mount gives").map_err(Refusal::Descriptor)
     }
 
-    /// The directory that `fd` is, and its name, if it may be granted as the plan's bind `bind` (`[4.0]`, `[10.2]`).
-    pub(crate) fn granted(&self, fd: BorrowedFd<'_>, bind: u32) -> Step<(OwnedFd, PathBuf)> {
+    /// The directory that `fd` is, and its name, if it may be granted as the plan's bind `bind` (`[4.0]`, `[10.2]`) while
+    /// `table` holds.
+    pub(crate) fn granted(&self, fd: BorrowedFd<'_>, bind: u32, table: &Table) -> Step<(OwnedFd, PathBuf)> {
         let name = name_of(fd).map_err(Refusal::Descriptor)?;
+        let unless =
+            |hindrance: Option<_>| hindrance.map_or(Ok(()), |fs| Err(Refusal::GrantUnsupported { bind, fs }));
         // Before anything is looked up: nothing on the way may be a file system that can keep us waiting.
-        if let Some(fs) = waiting(&table(), &name) {
-            return Err(Refusal::GrantUnsupported { bind, fs });
-        }
+        unless(waiting(&table.mounts, &name))?;
         let ours = self.inside(RootKind::Grant, fd)?;
         let chain = step("look around a grant", around(ours.as_fd()))?;
         self.text.grants(self.never.iter().map(|(never, _)| never), &name, &chain)?;
+        // Nor anything in it one that could keep the sandbox, which then could not be ended.
+        let mount = step("look at a grant", sys::identity(&ours))?.mount;
+        unless(hindrance(&table.mounts, mount, &name))?;
         Ok((ours, name))
+    }
+
+    /// The sealed copy that `fd` is, with nothing mounted in it that could keep a sandbox waiting, while `table` holds.
+    pub(crate) fn sealed(&self, fd: BorrowedFd<'_>, table: &Table) -> Step<OwnedFd> {
+        let ours = self.inside(RootKind::Sealed, fd)?;
+        let name = name_of(ours.as_fd()).map_err(Refusal::Descriptor)?;
+        let hindrance = hindrance_below(&table.mounts, &name);
+        let mounted =
+            |kind| Refusal::Descriptor(format!("a file system of type {kind} is mounted in a sealed copy"));
+        hindrance.map_or(Ok(ours), |kind| Err(mounted(kind)))
     }
 }
 
@@ -152,11 +167,6 @@ fn around(dir: BorrowedFd<'_>) -> Sys<Vec<Key>> {
         (last, next) = (next, sys::identity(&at)?);
     }
     Ok(keys)
-}
-
-/// All mounts of this namespace. The helper is in /proc. Somebody's mount at a name that is no text hides no other.
-pub(crate) fn table() -> Vec<Mount> {
-    mounts(&String::from_utf8_lossy(&fs::read("self/mountinfo").unwrap_or_default()))
 }
 
 /// Where the kernel says `fd` is. A name, not a proof.

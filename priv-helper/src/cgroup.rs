@@ -1,7 +1,7 @@
 //! A control group for each lease, named by its uid, in a directory of this instance: version 2 where that is
 //! delegated to the helper, else version 1 with memory and pids, else none. It knows nothing of what runs there.
 
-use crate::{ceiling::table, prelude::*};
+use crate::{prelude::*, table::Table};
 use cyberos_proto::groups::{instance, pid_of, settings, suffices};
 use cyberos_proto::mounts::own_group;
 use cyberos_proto::plan::{Cgroup, Limits};
@@ -20,7 +20,8 @@ pub(crate) struct Groups {
 impl Groups {
     /// What this machine has for us. Called once, with every capability; it also removes what dead instances left.
     pub(crate) fn find() -> Groups {
-        let (table, own) = (table(), fs::read_to_string("self/cgroup").unwrap_or_default());
+        let table = Table::read().map(|table| table.mounts).unwrap_or_default();
+        let own = fs::read_to_string("self/cgroup").unwrap_or_default();
         let group = |controller| own_group(&table, &own, controller).ok_or("there is none".to_owned());
         let second = || group("").and_then(delegated).and_then(|own| Groups::begin(Cgroup::V2, &[own]));
         let first = || Groups::begin(Cgroup::V1, &[group("memory")?, group("pids")?]);

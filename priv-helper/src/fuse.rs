@@ -1,8 +1,8 @@
 //! FUSE mounts on the ceiling's mount points, for SkillFS alone. No path of a peer's, none into a view: a mount is
 //! made and ended by descriptor. It knows nothing of what a view shows.
 
-use crate::ceiling::{MountPoint, table};
-use crate::{lease, prelude::*};
+use crate::ceiling::MountPoint;
+use crate::{lease, prelude::*, table::Table};
 use cyberos_proto::ceiling::CeilingText;
 use cyberos_proto::lease::mount_lock;
 use cyberos_proto::mounts::{is_view, view_options};
@@ -56,7 +56,7 @@ pub(crate) fn uncover(ceiling: &CeilingText, name: &Path) -> Result<OwnedFd, Str
 /// Takes views of ours off `name`, topmost first; how many. Opening the path alone asks no server of a dead view.
 fn take_off(name: &Path) -> Sys<usize> {
     let top = sys::open_path(name)?;
-    if !is_view(&table(), sys::identity(&top)?.mount) {
+    if !is_view(&Table::read()?.mounts, sys::identity(&top)?.mount) {
         return Ok(0);
     }
     unmount(top.as_fd())?;

@@ -1,18 +1,25 @@
 //! A granted directory as Bash sees it: an idmapped copy of its mounts, in which what belongs to the broker belongs to
 //! the sandbox, and nobody else's is anybody's (`[4.6]`). Whether it may be granted is the ceiling's to say.
 
-use crate::{ceiling::table, prelude::*, template::namespace};
+use crate::{prelude::*, table::Table, template::namespace};
 use cyberos_proto::mounts::refusing;
 
-/// A copy of all mounts at and below the directory `fd`, never plain: idmapped, or refused with the reason.
-pub(crate) fn tree(c: &Ceiling, fd: &OwnedFd, bind: u32, writable: bool, map: &OwnedFd) -> Step<OwnedFd> {
-    let (dir, name) = c.granted(fd.as_fd(), bind)?;
+/// A copy of all mounts at and below the directory `fd`, never plain: idmapped, or refused with the reason. It is what
+/// was looked at if `table` still holds afterwards.
+pub(crate) fn tree(
+    c: &Ceiling,
+    fd: &OwnedFd,
+    (bind, writable): (u32, bool),
+    map: &OwnedFd,
+    table: &Table,
+) -> Step<OwnedFd> {
+    let (dir, name) = c.granted(fd.as_fd(), bind, table)?;
     let tree = step("copy a grant", sys::copy_tree(dir.as_fd()))?;
     let flags = libc::MOUNT_ATTR_IDMAP | if writable { sys::WRITABLE } else { sys::READ_ONLY };
     match sys::set_mount(&tree, flags, Some(map.as_fd()), libc::AT_RECURSIVE) {
         Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPERM) => {
             let id = step("look at a grant", sys::identity(&dir))?.mount;
-            Err(Refusal::GrantUnsupported { bind, fs: refusing(&table(), id, &name) })
+            Err(Refusal::GrantUnsupported { bind, fs: refusing(&table.mounts, id, &name) })
         }
         other => step("idmap a grant", other).map(|()| tree),
     }

@@ -5,6 +5,7 @@ use crate::ceiling::Role;
 use crate::hold::Holdings;
 use crate::prelude::*;
 use crate::spawn::{self, KILL_LIMIT, Sandbox};
+use crate::table::Table;
 use crate::template::Templates;
 use crate::{fuse, lease, socket};
 use cyberos_proto::ceiling::RootKind;
@@ -25,6 +26,8 @@ pub(crate) struct Made {
     free: VecDeque<u32>,
     pub(crate) invocations: BTreeMap<InvocationId, Invocation>,
     pub(crate) templates: Templates,
+    /// What was mounted when it was last looked at.
+    pub(crate) mounts: Option<Table>,
     /// Limits of the last sandbox.
     pub(crate) usual: Option<Limits>,
     /// At most 16 empty network namespaces without processes. Each sandbox has one of its own while it runs; making one

@@ -18,6 +18,7 @@ mod prelude;
 mod socket;
 mod spawn;
 mod sys;
+mod table;
 mod template;
 
 use caps::{CapSet, Capability, CapsHashSet};

@@ -3,9 +3,9 @@
 
 use crate::link::{Answer, Session};
 use crate::prelude::*;
+use crate::table::Table;
 use crate::template::namespace;
 use crate::{grant, init, socket};
-use cyberos_proto::ceiling::RootKind;
 use cyberos_proto::message::{Reply, namespaces};
 use cyberos_proto::plan::{BindKind, Network, SandboxReport, SpawnPlan};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -81,18 +81,48 @@ pub(crate) fn newborn(ceiling: &Ceiling, group: Option<&OwnedFd>) -> Step<(Owned
     namespaces(init).map(|(_, init)| (init, up))
 }
 
-/// Everything that is bound into the sandbox and must be taken outside it, as detached trees.
-fn trees(of: &Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Step<Vec<OwnedFd>> {
+/// How often what is mounted may change while it is looked at and copied.
+const LOOKS: usize = 64;
+
+/// Everything that is bound into the sandbox and must be taken outside it, as detached trees. A mount that came between
+/// the look and the copy would be in the copy unseen; so it is done again until none did.
+fn trees(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fds: &[OwnedFd]) -> Step<Vec<OwnedFd>> {
+    // That a mount became unbindable is not told, so where that matters, which is not in what is the broker's own, the
+    // last look does not do.
+    let grants = plan.binds.iter().any(|bind| bind.kind != BindKind::Sealed);
+    let lease = of.made.invocations.get(&id).ok_or(Refusal::Phase)?.uid;
+    let map = grants.then(|| grant::map(of.peer, lease)).transpose()?;
+    for _ in 0..LOOKS {
+        let last = of.made.mounts.take().filter(|table| !grants && table.is_current());
+        let table = last.map_or_else(|| step("read what is mounted", Table::read()), Ok)?;
+        let trees = copies(of, id, plan, fds, map.as_ref(), &table)?;
+        let done = table.is_current();
+        of.made.mounts = Some(table);
+        if done {
+            return Ok(trees);
+        }
+    }
+    step("copy what is bound while mounts come and go", Err(Errno::EAGAIN))
+}
+
+fn copies(
+    of: &Session<'_>,
+    id: InvocationId,
+    plan: &SpawnPlan,
+    fds: &[OwnedFd],
+    map: Option<&OwnedFd>,
+    table: &Table,
+) -> Step<Vec<OwnedFd>> {
     let held = of.made.invocations.get(&id).ok_or(Refusal::Phase)?;
     let mut all = Vec::new();
-    let grants = plan.binds.iter().any(|bind| bind.kind != BindKind::Sealed);
-    let map = grants.then(|| grant::map(of.peer, held.uid)).transpose()?;
     for (bind, (number, fd)) in plan.binds.iter().zip((0..).zip(fds)) {
-        all.push(match (bind.kind, &map) {
-            (BindKind::Grant { writable }, Some(map)) => grant::tree(of.ceiling, fd, number, writable, map)?,
+        all.push(match (bind.kind, map) {
+            (BindKind::Grant { writable }, Some(map)) => {
+                grant::tree(of.ceiling, fd, (number, writable), map, table)?
+            }
             (BindKind::Grant { .. }, None) => return Err(Refusal::Phase),
             (BindKind::Sealed, _) => {
-                let dir = of.ceiling.inside(RootKind::Sealed, fd.as_fd())?;
+                let dir = of.ceiling.sealed(fd.as_fd(), table)?;
                 step("copy a bind", sys::clone_tree(dir.as_fd(), sys::READ_ONLY))?
             }
         });

@@ -213,7 +213,8 @@ pub enum Refusal {
         /// errno.
         errno: i32,
     },
-    /// A granted directory cannot be given: its file system, or one that is mounted below it, knows no idmapped mounts.
+    /// A granted directory cannot be given: its file system, or one mounted below it, has no idmapped mounts; or one at,
+    /// above or below it may wait for others; or one below it is left out of copies.
     GrantUnsupported {
         /// Which bind of the plan, from 0.
         bind: u32,
@@ -259,7 +260,11 @@ impl fmt::Display for Refusal {
             Refusal::Exec { errno } => write!(f, "the program cannot be executed: {}", os(errno)),
             Refusal::System { step, errno } => write!(f, "{step}: {}", os(errno)),
             Refusal::GrantUnsupported { bind, fs } => {
-                write!(f, "bind {bind} of the plan cannot be granted: {fs} has no idmapped mounts")
+                write!(
+                    f,
+                    "bind {bind} of the plan cannot be granted: a file system at, above or below it is {fs}, which has \
+                     no idmapped mounts or may wait for others"
+                )
             }
         }
     }

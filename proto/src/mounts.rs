@@ -1,9 +1,9 @@
 //! /proc/self/mountinfo as data. Reading it asks no file system anything, so it is how to tell what a descriptor is on
 //! before touching it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// One mount.
@@ -17,6 +17,8 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where it is.
     pub point: PathBuf,
+    /// Whether a copy of what it is mounted on leaves it out.
+    pub unbindable: bool,
     /// File system type.
     pub kind: String,
     /// What it was mounted from.
@@ -25,31 +27,34 @@ pub struct Mount {
     pub options: String,
 }
 
-/// All mounts of the text, in its order; a line that is none is left out.
-pub fn mounts(text: &str) -> Vec<Mount> {
-    text.lines().filter_map(mount).collect()
+/// All mounts of the text, in its order; a line that is none is left out. Names are bytes: one that is not UTF-8 must
+/// not hide its mount.
+pub fn mounts(text: impl AsRef<[u8]>) -> Vec<Mount> {
+    text.as_ref().split(|byte| *byte == b'\n').filter_map(mount).collect()
 }
 
-fn mount(line: &str) -> Option<Mount> {
-    let (place, what) = line.split_once(" - ")?;
-    let place: Vec<&str> = place.split(' ').collect();
-    let mut what = what.splitn(3, ' ');
-    let (kind, source, options) = (what.next()?, what.next()?, what.next()?);
+fn mount(line: &[u8]) -> Option<Mount> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    // Optional fields are between the options of the mount and a hyphen.
+    let end = 6 + words.get(6..)?.iter().position(|word| *word == b"-")?;
+    let (kind, source, options) = (words.get(end + 1)?, words.get(end + 2)?, words.get(end + 3)?);
     Some(Mount {
-        id: place.first()?.parse().ok()?,
-        device: (*place.get(2)?).to_owned(),
-        root: path(place.get(3)?),
-        point: path(place.get(4)?),
-        kind: kind.to_owned(),
-        source: source.to_owned(),
-        options: options.to_owned(),
+        id: text(words[0]).parse().ok()?,
+        device: text(words[2]),
+        root: path(words[3]),
+        point: path(words[4]),
+        unbindable: words[6..end].contains(&&b"unbindable"[..]),
+        kind: text(kind),
+        source: text(source),
+        options: text(options),
     })
 }
 
 /// A path in which blank, tab, newline and backslash are written as three octal digits.
-fn path(text: &str) -> PathBuf {
+fn path(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
         let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|d| std::str::from_utf8(d).ok());
         match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
@@ -66,13 +71,49 @@ fn path(text: &str) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Whether a call on a file system of that type may wait for somebody: a server, a network, a user.
+/// File systems that this kernel serves by itself, from a device or from memory: a call on one waits for nobody. What an
+/// overlay is made of is asked besides.
+const LOCAL: &str = "\
+    bcachefs binfmt_misc bpf btrfs cgroup cgroup2 configfs cpuset debugfs devpts devtmpfs efivarfs erofs \
+    exfat ext2 ext3 ext4 f2fs fusectl hfs hfsplus hugetlbfs iso9660 jfs minix mqueue nilfs2 nsfs ntfs3 \
+    overlay proc pstore ramfs reiserfs resctrl rootfs securityfs selinuxfs squashfs sysfs tmpfs tracefs udf \
+    vfat xfs zfs";
+
+/// Whether a call on a file system of that type may wait for somebody: a server, a network, a user. So may one of a type
+/// that nobody here has heard of.
 pub fn waits_for_others(kind: &str) -> bool {
-    const KINDS: [&str; 12] = [
-        "9p", "afs", "autofs", "ceph", "cifs", "coda", "lustre", "ncpfs", "smb3", "smbfs", "virtiofs",
-        "vboxsf",
-    ];
-    kind.starts_with("fuse") || kind.starts_with("nfs") || KINDS.contains(&kind)
+    !LOCAL.split_whitespace().any(|local| local == kind)
+}
+
+/// The same of a mount: an overlay waits for whom its layers wait for, as far as their names lead anywhere here. Of a
+/// container's root they are names outside.
+fn waits(mounts: &[Mount], of: &Mount) -> bool {
+    let layers = |m: &Mount| if m.kind == OVERLAY { layers(&m.options) } else { Vec::new() };
+    // The kernel stacks no more than two on each other.
+    let under = |m: &Mount| layers(m).iter().filter_map(|layer| over(mounts, layer)).collect::<Vec<_>>();
+    let first = under(of);
+    let second: Vec<_> = first.iter().flat_map(|m| under(m)).collect();
+    [of].into_iter().chain(first).chain(second).any(|m| waits_for_others(&m.kind))
+}
+
+const OVERLAY: &str = "overlay";
+
+/// The directories that an overlay's options name.
+fn layers(options: &str) -> Vec<PathBuf> {
+    const KEYS: [&str; 5] = ["lowerdir", "lowerdir+", "datadir+", "upperdir", "workdir"];
+    let named = options.split(',').filter_map(|option| option.split_once('='));
+    let lists = named.filter(|(key, _)| KEYS.contains(key)).map(|(_, list)| path(list.as_bytes()));
+    let each = |list: PathBuf| {
+        let bytes = list.into_os_string().into_vec();
+        bytes.split(|byte| *byte == b':').map(|name| OsStr::from_bytes(name).into()).collect::<Vec<_>>()
+    };
+    lists.flat_map(each).collect()
+}
+
+/// The mount that `name` is on: that with the longest name, and of several at one place the last.
+pub fn over<'m>(mounts: &'m [Mount], name: &Path) -> Option<&'m Mount> {
+    let over = mounts.iter().filter(|m| name.starts_with(&m.point));
+    over.max_by_key(|m| m.point.components().count())
 }
 
 /// What a view's mount is called: type and source.
@@ -102,8 +143,27 @@ pub fn may_back(mounts: &[Mount], id: u64) -> Result<(), String> {
 
 /// The type of a file system on the way to `name` that can keep who looks there waiting, if there is one.
 pub fn waiting(mounts: &[Mount], name: &Path) -> Option<String> {
-    let waits = |m: &&Mount| name.starts_with(&m.point) && waits_for_others(&m.kind);
-    mounts.iter().find(waits).map(|m| m.kind.clone())
+    let mut on_the_way = mounts.iter().filter(|m| name.starts_with(&m.point));
+    on_the_way.find(|m| waits(mounts, m)).map(|m| m.kind.clone())
+}
+
+/// Why no copy of the directory `name`, which is on the mount `id`, is to be given away, if there is a reason: the type
+/// of a file system at, above or below it that can keep who looks there waiting; or of a mount at or below it that a
+/// copy would leave out, so that it showed what is under that.
+pub fn hindrance(mounts: &[Mount], id: u64, name: &Path) -> Option<String> {
+    let copied = |m: &Mount| m.id == id || m.point.starts_with(name);
+    let mut touched = mounts.iter().filter(|m| copied(m) || name.starts_with(&m.point));
+    touched.find_map(|m| match () {
+        () if waits(mounts, m) => Some(m.kind.clone()),
+        () if copied(m) && m.unbindable => Some(format!("unbindable {}", m.kind)),
+        () => None,
+    })
+}
+
+/// The same of a copy that was found without asking anything at or above it: what is below.
+pub fn hindrance_below(mounts: &[Mount], name: &Path) -> Option<String> {
+    let below = mounts.iter().filter(|m| m.point.starts_with(name));
+    below.filter(|m| m.unbindable || waits(mounts, m)).map(|m| m.kind.clone()).next()
 }
 
 /// The type that takes no idmap, among the mount of that number and those that are mounted below `name`.
@@ -155,7 +215,7 @@ no mount at all
         assert_eq!((last.kind.as_str(), last.source.as_str()), ("fuse.skillfs", "skillfs"));
         assert!(waits_for_others(&last.kind) && waits_for_others("nfs4") && !waits_for_others("ext4"));
         for line in ["", " - ", "1 2 3 - a b c", "x 1 254:0 / / rw - ext4 a b"] {
-            assert_eq!(mount(line), None, "{line}");
+            assert_eq!(mount(line.as_bytes()), None, "{line}");
         }
     }
 
@@ -177,8 +237,6 @@ no mount at all
         assert_eq!(may_back(&all, 27), Ok(()));
         assert_eq!(may_back(&all, 42), Err("fuse.skillfs".into()));
         assert_eq!(may_back(&all, 1), Err(String::new()));
-        assert_eq!(waiting(&all, Path::new("/a b\\c/d")).as_deref(), Some("fuse.skillfs"));
-        assert_eq!(waiting(&all, Path::new("/a")), None);
         for (id, name, kind) in [
             (27, "/srv", "ext4"),
             (27, "/a b\\c", "fuse.skillfs"),
@@ -187,6 +245,52 @@ no mount at all
             (1, "/srv", "unknown"),
         ] {
             assert_eq!(refusing(&all, id, Path::new(name)), kind, "{id} {name}");
+        }
+    }
+
+    #[test]
+    fn what_waits_for_others_or_is_left_out_at_above_or_below_a_directory_hinders_its_grant() {
+        let all = mounts(
+            &b"1 0 8:1 / / rw shared:1 - ext4 /dev/a rw\n\
+            2 1 0:2 / /srv/nfs rw - nfs4 host:/ rw\n\
+            3 2 0:3 / /srv/nfs/local rw - tmpfs none rw\n\
+            4 1 0:4 / /srv/a/b/deep rw - fuse.x y rw\n\
+            5 1 0:5 / /srv/u/hidden rw unbindable - tmpfs none rw\n\
+            6 1 0:6 / /srv/o rw - overlay none rw,lowerdir=/srv/l:/srv/nfs/l\\040x,upperdir=/u,workdir=/w\n\
+            7 1 0:7 / /srv/p rw - overlay none rw,lowerdir+=/srv/o/x,lowerdir+=/srv/l\n\
+            8 1 0:8 / /srv/q rw - overlay none rw,lowerdir=/srv/l:l/outside,upperdir=/srv/q/u\n\
+            9 1 0:9 / /srv/n\xff/x rw - newfs none rw\n\
+            10 1 0:10 / /srv/z/gone rw master:3 propagate_from:2 - autofs none rw\n"[..],
+        );
+        assert_eq!(all.len(), 10);
+        for (id, name, why) in [
+            (1, "/srv/l", None),
+            (1, "/srv/a/bc", None),
+            (1, "/srv/a", Some("fuse.x")),
+            (1, "/srv/a/b/deep", Some("fuse.x")),
+            (4, "/srv/a/b/deep/er", Some("fuse.x")),
+            (2, "/srv/nfs/x", Some("nfs4")),
+            // Whoever goes there asks the server on the way.
+            (3, "/srv/nfs/local/x", Some("nfs4")),
+            (1, "/srv/u", Some("unbindable tmpfs")),
+            (5, "/srv/u/hidden/x", Some("unbindable tmpfs")),
+            (6, "/srv/o/x", Some("overlay")),
+            (7, "/srv/p", Some("overlay")),
+            (8, "/srv/q", None),
+            (1, "/srv/z", Some("autofs")),
+            (1, "/srv", Some("nfs4")),
+        ] {
+            assert_eq!(hindrance(&all, id, Path::new(name)).as_deref(), why, "{id} {name}");
+        }
+        // Neither does a name hide a mount, nor a type that nobody knows yet.
+        assert_eq!(hindrance(&all, 1, Path::new(OsStr::from_bytes(b"/srv/n\xff"))).as_deref(), Some("newfs"));
+        for (name, why) in [
+            ("/srv/nfs/local", None),
+            ("/srv/a", Some("fuse.x")),
+            ("/srv/u", Some("tmpfs")),
+            ("/srv/l", None),
+        ] {
+            assert_eq!(hindrance_below(&all, Path::new(name)).as_deref(), why, "{name}");
         }
     }
 

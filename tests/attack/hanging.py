@@ -1,14 +1,18 @@
 """A hostile peer of the helper with a file system of its own, whose server takes requests and never answers them.
 
 Started as root: mounts, forks the server, opens what it will send, becomes the user, connects. Then it does what stdin
-says, a line each, and answers with a line. Arguments: SOCKET MOUNTPOINT UID.
+says, a line each, and answers with a line. Arguments: SOCKET MOUNTPOINT UID. With "-" for SOCKET it is no peer but only
+the server; its mount then takes idmaps, which the kernel lets it since Linux 6.12.
 """
 import ctypes, mmap, os, socket, struct, sys
 
 path, point, uid = sys.argv[1], sys.argv[2], int(sys.argv[3])
 libc = ctypes.CDLL(None, use_errno=True)
 fuse = os.open("/dev/fuse", os.O_RDWR)
+idmapped = path == "-"
 options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other"
+if idmapped:
+    options += ",default_permissions"
 NOSUID_NODEV = 2 | 4
 if libc.mount(b"hanging", point.encode(), b"fuse.hanging", NOSUID_NODEV, options.encode()):
     sys.exit(os.strerror(ctypes.get_errno()))
@@ -24,6 +28,9 @@ def attributes(node):
 
 
 def answer(opcode, node, body):
+    if opcode == INIT and idmapped:
+        # FUSE_INIT_EXT, and FUSE_ALLOW_IDMAP among the flags that it adds.
+        return struct.pack("<IIIIHHIIHHII", 7, 41, 1 << 17, 1 << 30, 0, 0, 1 << 17, 1, 1, 0, 1 << 8, 0).ljust(64, b"\0")
     if opcode == INIT:
         return struct.pack("<IIIIHHIIHH", 7, 31, 1 << 17, 0, 0, 0, 1 << 17, 1, 1, 0).ljust(64, b"\0")
     if opcode == LOOKUP and body.rstrip(b"\0") in (b"file", b"dir"):
@@ -63,7 +70,8 @@ os.close(fuse)
 os.setegid(uid)
 os.seteuid(uid)
 link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-link.connect(path)
+if not idmapped:
+    link.connect(path)
 link.settimeout(2)
 os.seteuid(0)
 files = {

@@ -39,9 +39,18 @@ impl Hostile {
 
     /// With its mount at `point`.
     pub(crate) fn at(helper: &Helper, uid: u32, point: &Path) -> Hostile {
+        Hostile::with(&helper.socket(), uid, point)
+    }
+
+    /// The server alone, nobody's peer, whose mount takes idmaps.
+    pub(crate) fn server(point: &Path) -> Hostile {
+        Hostile::with(Path::new("-"), 0, point)
+    }
+
+    fn with(socket: &Path, uid: u32, point: &Path) -> Hostile {
         let mut child = Command::new("/usr/bin/python3")
             .args(["-I", "-c", PEER])
-            .args([&helper.socket(), point])
+            .args([socket, point])
             .arg(uid.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -257,7 +257,7 @@ fn mountinfo() -> String {
 
 /// Every control group of any helper, and the directories that they are in.
 pub(crate) fn groups() -> Vec<PathBuf> {
-    let table = cyberos_proto::mounts::mounts(&mountinfo());
+    let table = cyberos_proto::mounts::mounts(mountinfo());
     let own = fs::read_to_string("/proc/self/cgroup").unwrap();
     let list = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
     let ours = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().starts_with("cyberos-sandboxes.");

@@ -1,7 +1,7 @@
 //! What is mounted where, as the kernel lists it: so that a directory is known by what it is, under whatever name it is
 //! mounted a second time. It opens nothing that is mounted.
 
-use cyberos_proto::mounts::{Mount, mounts, waits_for_others};
+use cyberos_proto::mounts::{Mount, mounts, over, waits_for_others};
 use std::path::{Path, PathBuf};
 
 /// A place on a file system: its device, and the path from the file system's own root.
@@ -25,25 +25,19 @@ pub(super) struct Mounts(Vec<Mount>);
 impl Mounts {
     /// As they are now.
     pub(super) fn read() -> std::io::Result<Self> {
-        std::fs::read("/proc/self/mountinfo").map(|text| Mounts(mounts(&String::from_utf8_lossy(&text))))
+        std::fs::read("/proc/self/mountinfo").map(|text| Mounts(mounts(text)))
     }
 
     /// Where `path` (absolute, real) is.
     pub(super) fn place(&self, path: &Path) -> Option<Place> {
-        let mount = self.over(path)?;
+        let mount = over(&self.0, path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
         Some(Place { device: mount.device.clone(), path: mount.root.join(below) })
     }
 
     /// Whether looking at `path` may wait for somebody: a server, a network. The helper grants nothing there.
     pub(super) fn waits(&self, path: &Path) -> bool {
-        self.over(path).is_some_and(|m| waits_for_others(&m.kind))
-    }
-
-    /// The mount that `path` is on: that with the longest name, and of several at one place the last.
-    fn over(&self, path: &Path) -> Option<&Mount> {
-        let over = self.0.iter().filter(|m| path.starts_with(&m.point));
-        over.max_by_key(|m| m.point.components().count())
+        over(&self.0, path).is_some_and(|m| waits_for_others(&m.kind))
     }
 
     /// What is mounted somewhere below `path`: the mount points, and where each really is.

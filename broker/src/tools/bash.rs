@@ -261,7 +261,8 @@ fn refused(error: &HelperError, invocation: &Invocation, targets: &[SandboxPath]
             (
                 "grant_unsupported",
                 format!(
-                    "{path}: its file system, or one mounted below it, is {fs}, which has no idmapped mounts"
+                    "{path}: its file system, or one mounted above or below it, is {fs}: Bash is given nothing there, \
+                     since that has no idmapped mounts or may wait for others"
                 ),
             )
         }

@@ -133,7 +133,7 @@ fn fuse_timeout() -> Finding {
 
 /// This process's group in the hierarchy of a controller; of version 2 for the empty word.
 fn own_group_of(controller: &str) -> Option<PathBuf> {
-    let table = mounts(&read("/proc/self/mountinfo").unwrap_or_default());
+    let table = mounts(read("/proc/self/mountinfo").unwrap_or_default());
     own_group(&table, &read("/proc/self/cgroup").unwrap_or_default(), controller)
 }
 

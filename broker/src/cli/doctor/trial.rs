@@ -258,7 +258,9 @@ fn grant(dir: &Path, answer: Answer) -> Finding {
         Ok(_) => Finding::ok(check, "can be given to Bash"),
         Err(Refusal::GrantUnsupported { fs, .. }) => Finding::weak(
             check,
-            format!("{fs}, or something mounted below it, has no idmapped mounts"),
+            format!(
+                "it, or something mounted above or below it, is {fs}: no idmapped mounts, or it may wait for others"
+            ),
             "Bash is refused to every skill that is granted this directory (grant_unsupported)",
             "put it on ext4, xfs, btrfs, f2fs or tmpfs (in a container: on a volume, not on the overlay)",
         ),
