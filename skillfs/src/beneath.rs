@@ -3,9 +3,10 @@
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{Mode, fstat, fstatat};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -39,10 +40,49 @@ pub(crate) fn proc_path(fd: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
+/// Whether a pinned directory lies below another one, however deep, and not in what is `left_out` at the top of that.
+pub(crate) fn is_below(root: impl AsFd, directory: impl AsFd, left_out: impl Fn(&[u8]) -> bool) -> bool {
+    let way = |fd: BorrowedFd<'_>| nix::fcntl::readlink(&proc_path(fd)).map(PathBuf::from);
+    let (own, top) = match (way(directory.as_fd()), way(root.as_fd())) {
+        // The kernel tells no name that is so long.
+        (Err(Errno::ENAMETOOLONG), _) => return climbs_to(&root, &directory, left_out),
+        (Ok(own), Ok(top)) => (own, top),
+        _ => return false,
+    };
+    let below = own.strip_prefix(&top).ok().and_then(|rest| rest.components().next());
+    below.is_some_and(|first| !left_out(first.as_os_str().as_bytes()))
+}
+
+/// The same, step by step.
+fn climbs_to(root: impl AsFd, directory: impl AsFd, left_out: impl Fn(&[u8]) -> bool) -> bool {
+    let identity = |fd: &OwnedFd| fstat(fd).map(|st| (st.st_dev, st.st_ino));
+    let climb = || -> Result<bool, Errno> {
+        let top = fstat(&root).map(|st| (st.st_dev, st.st_ino))?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let up = |fd: &OwnedFd| nix::fcntl::openat(fd, "..", flags, Mode::empty());
+        let mut at = directory.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
+        loop {
+            let above = up(&at)?;
+            if identity(&above)? == top {
+                let own = identity(&at)?;
+                let names = list(&above)?.into_iter().filter(|e| left_out(e.name.as_bytes()));
+                return Ok(names
+                    .filter_map(|e| fstatat(&above, e.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok())
+                    .all(|st| (st.st_dev, st.st_ino) != own));
+            }
+            if identity(&above)? == identity(&at)? {
+                return Ok(false);
+            }
+            at = above;
+        }
+    };
+    climb().unwrap_or(false)
+}
+
 /// Opens a pinned regular file for reading.
 pub(crate) fn reopen_file(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
-    nix::fcntl::open(&proc_path(fd), flags, nix::sys::stat::Mode::empty())
+    nix::fcntl::open(&proc_path(fd), flags, Mode::empty())
 }
 
 /// An entry of a directory as the file system lists it.

@@ -4,13 +4,14 @@
 //! Opens make no message: `open` and `opendir` are answered ENOSYS once, and the kernel opens by itself from then
 //! on and keeps its cache. Entries and attributes are good for a year: `notify.rs` takes back what changes.
 
+use crate::attributes;
 use crate::lookup::View;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -32,6 +33,12 @@ impl Fs {
     pub fn new(view: View) -> Self {
         Fs { view }
     }
+}
+
+/// How long the kernel may believe it. A file with other names may be changed through them without anybody telling, so it
+/// is asked about at each open; the answer is no other than before, or the file is not as it was decided.
+fn lifetime(attr: &FileAttr) -> Duration {
+    if attr.kind == FileType::RegularFile && attr.nlink > 1 { Duration::ZERO } else { LONG }
 }
 
 fn errno(e: nix::errno::Errno) -> Errno {
@@ -59,7 +66,7 @@ impl Filesystem for Fs {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.view.lookup(parent.0, name) {
-            Ok(attr) => reply.entry(&LONG, &attr, NO_GENERATION),
+            Ok(attr) => reply.entry(&lifetime(&attr), &attr, NO_GENERATION),
             // An error is never cached, so a name that is hidden or absent now can appear at any time.
             Err(e) => reply.error(errno(e)),
         }
@@ -71,7 +78,7 @@ impl Filesystem for Fs {
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.view.getattr(ino.0) {
-            Ok(attr) => reply.attr(&LONG, &attr),
+            Ok(attr) => reply.attr(&lifetime(&attr), &attr),
             Err(e) => reply.error(errno(e)),
         }
     }
@@ -135,15 +142,23 @@ impl Filesystem for Fs {
             Err(e) => return reply.error(errno(e)),
         };
         for e in page {
+            // Of these the kernel takes nothing but name, number and type, and counts no lookup.
             if e.name == "." || e.name == ".." {
-                if reply.add(INodeNo(e.id), e.offset, &e.name, &Duration::ZERO, &dot(e.id), NO_GENERATION) {
+                if reply.add(
+                    INodeNo(e.id),
+                    e.offset,
+                    &e.name,
+                    &Duration::ZERO,
+                    &attributes::directory(e.id),
+                    NO_GENERATION,
+                ) {
                     break;
                 }
                 continue;
             }
             // What went since it was listed is left out; each entry that is sent counts as a lookup.
             let Ok(attr) = self.view.lookup(ino.0, &e.name) else { continue };
-            if reply.add(attr.ino, e.offset, &e.name, &LONG, &attr, NO_GENERATION) {
+            if reply.add(attr.ino, e.offset, &e.name, &lifetime(&attr), &attr, NO_GENERATION) {
                 self.view.forget(attr.ino.0, 1);
                 break;
             }
@@ -333,26 +348,5 @@ impl Filesystem for Fs {
         reply: ReplyWrite,
     ) {
         reply.error(Errno::EROFS);
-    }
-}
-
-/// The kernel takes nothing of `.` and `..` in a listing but name, number and type, and counts no lookup.
-fn dot(id: u64) -> fuser::FileAttr {
-    fuser::FileAttr {
-        ino: INodeNo(id),
-        size: 0,
-        blocks: 0,
-        atime: SystemTime::UNIX_EPOCH,
-        mtime: SystemTime::UNIX_EPOCH,
-        ctime: SystemTime::UNIX_EPOCH,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0o755,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
     }
 }

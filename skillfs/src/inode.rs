@@ -14,6 +14,7 @@
 use crate::beneath;
 use crate::listing::Listing;
 use crate::mapping::{SkillId, Tree};
+use crate::stamps::{Stamp, stamp};
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, fstat};
 use std::collections::{HashMap, HashSet};
@@ -81,14 +82,6 @@ struct Held {
     readable: bool,
 }
 
-/// Size and modification time: what tells an edit in place when nobody reported it.
-pub type Stamp = (i64, i64, i64);
-
-/// The stamp of a file.
-pub fn stamp(st: &FileStat) -> Stamp {
-    (st.st_size, st.st_mtime, st.st_mtime_nsec)
-}
-
 /// An inode below a top directory.
 #[derive(Debug)]
 pub struct Node {
@@ -108,7 +101,8 @@ pub struct Node {
     /// Levels between the tree's top and the directory that it lies in; the smallest that was seen.
     depth: AtomicUsize,
     held: RwLock<Held>,
-    stamp: Mutex<(Stamp, u64)>,
+    /// What it was when it was last shown as decided, and whether it had a name then.
+    stamp: Mutex<(Stamp, bool)>,
 }
 
 impl Node {
@@ -139,9 +133,18 @@ impl Node {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// The file's stamp when it was last shown as decided, and how many changes of the skill had been seen then.
-    pub fn stamp(&self) -> (Stamp, u64) {
-        *self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the file is still what it was when it was shown as decided.
+    ///
+    /// A file that has lost its last name changes by that, and stays what it was opened on. That is taken once, as soon as
+    /// it is looked at; whoever still has it open for writing changes it like any other.
+    pub fn is_as_shown(&self, st: &FileStat) -> bool {
+        let mut held = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = stamp(st);
+        let (before, named) = *held;
+        if named && st.st_nlink == 0 && before.differs_in_change_alone(&now) {
+            *held = (now, false);
+        }
+        held.0 == now
     }
 }
 
@@ -199,14 +202,21 @@ impl Inodes {
         self.lock().tops.entry(skill).or_insert_with(new).clone()
     }
 
-    /// Counts one more lookup of the inode behind `fd`, which is in `tree`, `depth` levels below its top, when
-    /// `changes` of the skill had been seen.
+    /// The id of an entry that the kernel may not know yet.
+    pub fn id_of(&self, tree: u64, device: u64, inode: u64) -> u64 {
+        let known = self.lock().by_key.get(&(tree, device, inode)).copied();
+        known.unwrap_or_else(|| node_id(tree, device, inode))
+    }
+
+    /// Counts one more lookup of the inode behind `fd`, which is in `tree`, `depth` levels below its top. With `retire`, a
+    /// file that is another than when it was shown before gets another id: handles on what it was stay with that, and
+    /// find it stale, also after it was shown to others as what it is now.
     pub fn intern(
         &self,
         skill: SkillId,
         tree: &Tree,
         depth: usize,
-        changes: u64,
+        retire: bool,
         fd: OwnedFd,
         st: &FileStat,
     ) -> Arc<Node> {
@@ -214,10 +224,14 @@ impl Inodes {
         let mut guard = self.lock();
         let table = &mut *guard;
         if let Some((node, lookups)) = table.by_key.get(&key).and_then(|id| table.nodes.get_mut(id)) {
-            *lookups += 1;
-            node.depth.fetch_min(depth, Ordering::Relaxed);
-            *node.stamp.lock().unwrap_or_else(PoisonError::into_inner) = (stamp(st), changes);
-            return node.clone();
+            let mut held = node.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+            if !retire || node.is_directory || held.0 == stamp(st) {
+                *held = (stamp(st), st.st_nlink > 0);
+                drop(held);
+                *lookups += 1;
+                node.depth.fetch_min(depth, Ordering::Relaxed);
+                return node.clone();
+            }
         }
         let mut id = node_id(key.0, key.1, key.2);
         while table.nodes.contains_key(&id) {
@@ -233,7 +247,7 @@ impl Inodes {
             key,
             depth: AtomicUsize::new(depth),
             held: RwLock::new(Held { fd: Arc::new(fd), readable: false }),
-            stamp: Mutex::new((stamp(st), changes)),
+            stamp: Mutex::new((stamp(st), st.st_nlink > 0)),
         });
         table.nodes.insert(id, (node.clone(), 1));
         table.by_key.insert(key, id);
@@ -252,7 +266,9 @@ impl Inodes {
         }
         let node = node.clone();
         table.nodes.remove(&id);
-        table.by_key.remove(&node.key);
+        if table.by_key.get(&node.key) == Some(&id) {
+            table.by_key.remove(&node.key);
+        }
         if let Some(ids) = table.by_skill.get_mut(&node.skill) {
             ids.remove(&id);
         }
@@ -287,13 +303,13 @@ mod tests {
         let t = tempfile::tempdir().unwrap();
         std::fs::write(t.path().join("f"), "1").unwrap();
         let root = std::fs::File::open(t.path()).unwrap();
-        (t, Tree::new(root.into(), true))
+        (t, Tree::live(root.into()))
     }
 
     fn look(inodes: &Inodes, tree: &Tree) -> Arc<Node> {
         let fd = beneath::pin(&tree.root, OsStr::new("f")).unwrap();
         let st = fstat(&fd).unwrap();
-        inodes.intern(SkillId(0), tree, 0, 0, fd, &st)
+        inodes.intern(SkillId(0), tree, 0, true, fd, &st)
     }
 
     #[test]
@@ -314,9 +330,42 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_was_edited_in_place_is_another_one_to_whoever_looks_anew() {
+        let (t, tree) = tree();
+        let inodes = Inodes::default();
+        let first = look(&inodes, &tree);
+        std::fs::write(t.path().join("f"), "longer").unwrap();
+        let second = look(&inodes, &tree);
+        assert_ne!(first.id, second.id);
+        assert!(!first.is_as_shown(&status(&first.fd()).unwrap()));
+        assert!(second.is_as_shown(&status(&second.fd()).unwrap()));
+        assert_eq!(inodes.id_of(tree.number, first.key.1, first.key.2), second.id);
+        inodes.forget(first.id, 1);
+        assert_eq!(look(&inodes, &tree).id, second.id, "what is forgotten is the old one");
+    }
+
+    #[test]
+    fn a_file_that_lost_its_name_is_what_it_was_until_it_is_written() {
+        use std::os::unix::fs::FileExt;
+        let (t, tree) = tree();
+        let node = look(&Inodes::default(), &tree);
+        let writer = std::fs::File::options().write(true).open(t.path().join("f")).unwrap();
+        let modified = writer.metadata().unwrap().modified().unwrap();
+        std::fs::remove_file(t.path().join("f")).unwrap();
+        let before = status(&node.fd()).unwrap();
+        assert!(node.is_as_shown(&before));
+        let now = || status(&node.fd()).unwrap();
+        while stamp(&now()) == stamp(&before) {
+            writer.write_all_at(b"2", 0).unwrap();
+            writer.set_modified(modified).unwrap();
+        }
+        assert!(!node.is_as_shown(&now()));
+    }
+
+    #[test]
     fn live_and_snapshot_are_different_inodes() {
         let (t, live) = tree();
-        let other = Tree::new(std::fs::File::open(t.path()).unwrap().into(), false);
+        let other = Tree::snapshot(std::fs::File::open(t.path()).unwrap().into(), Default::default());
         let inodes = Inodes::default();
         assert_ne!(look(&inodes, &live).id, look(&inodes, &other).id);
     }

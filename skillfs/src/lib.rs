@@ -16,16 +16,18 @@
 //! | [`source`], `skill_file`, `beneath` | which entries are skills; the only place that opens what a source holds |
 //! | [`provider`], [`spawn`], [`verdict`] | asks the provider, with bounds; validates the form of its answer |
 //! | [`snapshot`] | whether a snapshot that a provider names may be shown |
+//! | [`stamps`] | whether a file is still what it was when it was decided |
 //! | [`queue`], [`resolver`], [`watch`] | when, how and why a skill is decided |
-//! | [`mapping`], `state` | what is shown of each skill, its epoch, whether it is pending |
+//! | [`mapping`], `state`, `tree` | what is shown of each skill, its epoch, whether it is pending |
 //! | [`view`] | the pure rules: what is shown when, and how an entry appears |
-//! | [`lookup`], [`inode`], [`listing`], [`fs`] | what the kernel asks and is told |
+//! | [`lookup`], `attributes`, [`inode`], [`listing`], [`fs`] | what the kernel asks and is told |
 //! | [`flips`], [`notify`] | what the kernel must forget |
 //! | [`control`] | what the broker and the operator ask |
 //! | [`watchdog`] | the process that ends SkillFS when its view no longer answers |
 //!
 //! SkillFS judges no content: security is the provider's judgement, path safety is SkillFS's (`[9.6]`).
 
+mod attributes;
 mod beneath;
 pub mod cli;
 pub mod client;
@@ -47,7 +49,9 @@ mod skill_file;
 pub mod snapshot;
 pub mod source;
 pub mod spawn;
+pub mod stamps;
 mod state;
+mod tree;
 pub mod verdict;
 pub mod view;
 pub mod watch;

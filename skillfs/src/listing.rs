@@ -24,8 +24,8 @@ pub struct Entry {
 /// The entries of one directory.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Number of the tree that it was read from; none before the first time.
-    tree: Option<u64>,
+    /// Version of the tree that it was read from; none before the first time.
+    tree: Option<(u64, u64)>,
     offsets: HashMap<OsString, u64>,
     order: BTreeMap<u64, Entry>,
     next: u64,
@@ -33,12 +33,16 @@ pub struct Listing {
 
 impl Listing {
     /// Whether it must be read before it can be continued at `offset`.
-    pub fn is_stale(&self, tree: u64, offset: u64) -> bool {
+    pub fn is_stale(&self, tree: (u64, u64), offset: u64) -> bool {
         offset == 0 || self.tree != Some(tree)
     }
 
     /// Takes what the directory holds now.
-    pub fn replace(&mut self, tree: u64, now: impl IntoIterator<Item = (OsString, u64, fuser::FileType)>) {
+    pub fn replace(
+        &mut self,
+        tree: (u64, u64),
+        now: impl IntoIterator<Item = (OsString, u64, fuser::FileType)>,
+    ) {
         self.tree = Some(tree);
         self.order.clear();
         let before = std::mem::take(&mut self.offsets);
@@ -81,7 +85,7 @@ mod tests {
 
     fn fill(l: &mut Listing, names: &BTreeSet<u8>) {
         l.replace(
-            1,
+            (1, 0),
             names.iter().map(|n| (n.to_string().into(), u64::from(*n), fuser::FileType::RegularFile)),
         );
     }

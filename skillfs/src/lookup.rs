@@ -2,27 +2,25 @@
 //!
 //! ```text
 //! kernel → fs → child(parent, name) → open beneath the shown tree → catch up with the watch → note the name
-//!        → is that tree still shown? → intern → entry
+//!        → is that tree still shown, unchanged? → is the file as it was decided? → intern → entry
 //! ```
 //!
 //! The order matters twice. The watch is drained after the source was read, so that an edit which had ended before
 //! is known before we answer. The name is noted before the state is read that the answer rests on, so that a flip
 //! in between finds it; names that are not there are not noted, since the kernel never keeps those.
 
-use crate::beneath;
-use crate::inode::{self, Directory, Inodes, Node, Object, ROOT, Top};
+use crate::inode::{self, Directory, Inodes, Node, Object, Top};
 use crate::listing::Entry;
-use crate::mapping::{Mapping, SkillId, Touch, Tree};
-use crate::view;
+use crate::mapping::{Mapping, Showing, SkillId, Touch, Tree};
 use crate::watch::Watch;
-use fuser::{FileAttr, FileType, INodeNo};
+use crate::{attributes, beneath, view};
+use fuser::{FileAttr, FileType};
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, fstat, fstatat};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 /// How often a lookup is tried anew when what is shown changes under it.
 const TRIES: usize = 8;
@@ -72,6 +70,17 @@ impl Place {
         matches!(self, Place::Top(_))
     }
 
+    /// Whether a directory that was opened inside the tree still is: one that was moved out, or to where nobody looks, is
+    /// watched no more.
+    fn is_inside(&self, tree: &Tree, keeps: bool) -> bool {
+        match self {
+            Place::Top(_) => true,
+            Place::Node(node) => {
+                beneath::is_below(&tree.root, &*node.fd(), |top| view::is_left_out(top, keeps))
+            }
+        }
+    }
+
     fn with_fd<T>(&self, tree: &Tree, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> T) -> T {
         match self {
             Place::Top(_) => f(tree.root.as_fd()),
@@ -106,48 +115,63 @@ impl View {
         }
     }
 
-    /// The tree that is shown of the directory's skill, and how many changes have been seen; none if the directory lies in another one. Who works in a
-    /// tree that is not shown any more finds nothing new there.
-    fn shown_in(&self, place: &Place) -> Result<(Arc<Tree>, u64), Errno> {
-        let (tree, changes) = self.mapping.shown_at(place.skill()).ok_or(Errno::ENOENT)?;
+    /// What is shown of the directory's skill; nothing if the directory lies in another tree. Who works in a tree that is
+    /// not shown any more finds nothing new there.
+    fn shown_in(&self, place: &Place) -> Result<Showing, Errno> {
+        let showing = self.mapping.showing(place.skill()).ok_or(Errno::ENOENT)?;
         match place {
-            Place::Node(node) if node.tree != tree.number => Err(Errno::ENOENT),
-            _ => Ok((tree, changes)),
+            Place::Node(node) if node.tree != showing.tree.number => Err(Errno::ENOENT),
+            _ => Ok(showing),
         }
     }
 
     fn child(&self, place: &Place, name: &OsStr) -> Result<FileAttr, Errno> {
-        if place.is_top() && view::is_left_out(name.as_bytes(), self.mapping.keeps_live()) {
+        let keeps = self.mapping.keeps_live();
+        if place.is_top() && view::is_left_out(name.as_bytes(), keeps) {
             return Err(Errno::ENOENT);
         }
         for _ in 0..TRIES {
-            let (tree, _) = self.shown_in(place)?;
-            let found = place.with_fd(&tree, |dir| {
+            let before = self.shown_in(place)?;
+            let found = place.with_fd(&before.tree, |dir| {
                 let fd = beneath::pin(dir, name)?;
                 let st = fstat(&fd)?;
                 Ok((fd, st))
             });
+            let inside = place.is_inside(&before.tree, keeps);
             self.watch.catch_up();
             if found.is_ok() {
                 place.directory().note(name);
             }
-            let (now, changes) = self.shown_in(place)?;
-            if now.number != tree.number {
+            let now = self.shown_in(place)?;
+            if !now.is_still(&before) {
                 continue;
+            }
+            if !inside {
+                return Err(Errno::ENOENT);
             }
             // A mount point inside the source is not entered, and looks as if it were not there.
             let (fd, st) = found.map_err(|e| if e == Errno::EXDEV { Errno::ENOENT } else { e })?;
             let kind = view::kind(st.st_mode).ok_or(Errno::ENOENT)?;
-            let node = self.inodes.intern(place.skill(), &tree, place.level(), changes, fd, &st);
-            return Ok(self.attributes(node.id, kind, &st));
+            if kind == FileType::RegularFile && !now.is_as_decided(&st) {
+                self.changed_unseen(place.skill(), &now.tree);
+                continue;
+            }
+            let node = self.inodes.intern(place.skill(), &now.tree, place.level(), !keeps, fd, &st);
+            return Ok(attributes::of(node.id, kind, &st, self.owner));
         }
         Err(Errno::EAGAIN)
+    }
+
+    /// A file is not what was decided, and nobody has told of it: so this is how it is seen.
+    fn changed_unseen(&self, skill: SkillId, tree: &Tree) {
+        tracing::info!(skill = ?self.mapping.name(skill), "a file was changed by a way that no watch tells of");
+        self.watch.report(skill, if tree.live { &Touch::Live } else { &Touch::Place });
     }
 
     /// Attributes of what `id` stands for.
     pub fn getattr(&self, id: u64) -> Result<FileAttr, Errno> {
         match self.inodes.get(id)? {
-            Object::Root => Ok(self.root_attributes()),
+            Object::Root => Ok(attributes::root(self.mapping.names_changed(), self.owner)),
             Object::Top(top) => {
                 let tree = self.mapping.shown(top.skill).ok_or(Errno::ENOENT)?;
                 self.top_attributes(&top, &tree)
@@ -158,7 +182,7 @@ impl View {
                 if kind == FileType::RegularFile {
                     self.as_shown(&node, &st)?;
                 }
-                Ok(self.attributes(id, kind, &st))
+                Ok(attributes::of(id, kind, &st, self.owner))
             }
         }
     }
@@ -170,18 +194,19 @@ impl View {
         if view::link_stays(node.depth(), target.as_bytes()) { Ok(target) } else { Err(Errno::EACCES) }
     }
 
-    /// Refuses a file whose size or time differs from when it was shown: it was edited in place under an open handle. What
-    /// it was opened on is no more, and what is there now was not decided, or was decided for others: so it is
-    /// neither (ESTALE). If no change of the skill was seen since, this is how it is seen.
+    /// Refuses a file that is not what it was when it was shown: it was edited in place under an open handle. What it was
+    /// opened on is no more, and what is there now was not decided, or was decided for others: so it is neither (ESTALE).
     fn as_shown(&self, node: &Node, st: &FileStat) -> Result<(), Errno> {
-        let (stamp, changes) = node.stamp();
-        if self.mapping.keeps_live() || inode::stamp(st) == stamp {
+        if self.mapping.keeps_live() || node.is_as_shown(st) {
             return Ok(());
         }
         self.watch.catch_up();
-        if self.mapping.shown_at(node.skill).is_some_and(|(_, now)| now == changes) {
-            let touch = if node.live { Touch::Live } else { Touch::Place };
-            self.watch.report(node.skill, &touch);
+        if let Some(now) = self.mapping.showing(node.skill)
+            && now.tree.number == node.tree
+            && st.st_nlink > 0
+            && !now.is_as_decided(st)
+        {
+            self.changed_unseen(node.skill, &now.tree);
         }
         Err(Errno::ESTALE)
     }
@@ -243,23 +268,28 @@ impl View {
         let keeps = self.mapping.keeps_live();
         let left_out = |name: &OsStr| place.is_top() && view::is_left_out(name.as_bytes(), keeps);
         for _ in 0..TRIES {
-            let (tree, _) = self.shown_in(place)?;
+            let before = self.shown_in(place)?;
+            let tree = &before.tree;
             let mut listing =
                 place.directory().listing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if listing.is_stale(tree.number, offset) {
-                let now = place.with_fd(&tree, |dir| visible(dir, &left_out))?;
-                listing.replace(tree.number, now);
+            if listing.is_stale(before.version(), offset) {
+                let now = place.with_fd(tree, |dir| visible(dir, &left_out))?;
+                listing.replace(before.version(), now);
             }
             let entries = listing.after(offset.max(2), PAGE);
             drop(listing);
-            let device = place.with_fd(&tree, |dir| fstat(dir))?.st_dev;
+            let device = place.with_fd(tree, |dir| fstat(dir))?.st_dev;
+            let inside = place.is_inside(tree, keeps);
             self.watch.catch_up();
-            if self.shown_in(place)?.0.number != tree.number {
+            if !self.shown_in(place)?.is_still(&before) {
                 continue;
+            }
+            if !inside {
+                return Err(Errno::ENOENT);
             }
             let listed = |e: Entry| Listed {
                 offset: e.offset,
-                id: inode::node_id(tree.number, device, e.inode),
+                id: self.inodes.id_of(tree.number, device, e.inode),
                 kind: e.kind,
                 name: e.name,
             };
@@ -283,61 +313,11 @@ impl View {
         nix::sys::statvfs::fstatvfs(&tree.ok_or(Errno::ENOENT)?.root)
     }
 
-    fn root_attributes(&self) -> FileAttr {
-        let (uid, gid) =
-            self.owner.unwrap_or_else(|| (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()));
-        let changed = self.mapping.names_changed();
-        FileAttr {
-            ino: INodeNo(ROOT),
-            size: 0,
-            blocks: 0,
-            atime: changed,
-            mtime: changed,
-            ctime: changed,
-            crtime: changed,
-            kind: FileType::Directory,
-            perm: 0o755,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        }
-    }
-
     /// A top's link count is 1, "not told": the source's would tell of the provider's folder.
     fn top_attributes(&self, top: &Top, tree: &Tree) -> Result<FileAttr, Errno> {
         let st = fstat(&tree.root)?;
-        Ok(FileAttr { nlink: 1, ..self.attributes(inode::top_id(top.skill), FileType::Directory, &st) })
-    }
-
-    fn attributes(&self, id: u64, kind: FileType, st: &FileStat) -> FileAttr {
-        let (uid, gid) = self.owner.unwrap_or((st.st_uid, st.st_gid));
-        let time = |s: i64, ns: i64| {
-            let nanos = Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
-            match u64::try_from(s) {
-                Ok(s) => UNIX_EPOCH + Duration::from_secs(s) + nanos,
-                Err(_) => UNIX_EPOCH - Duration::from_secs(s.unsigned_abs()) + nanos,
-            }
-        };
-        FileAttr {
-            ino: INodeNo(id),
-            size: u64::try_from(st.st_size).unwrap_or(0),
-            blocks: u64::try_from(st.st_blocks).unwrap_or(0),
-            atime: time(st.st_atime, st.st_atime_nsec),
-            mtime: time(st.st_mtime, st.st_mtime_nsec),
-            ctime: time(st.st_ctime, st.st_ctime_nsec),
-            crtime: UNIX_EPOCH,
-            kind,
-            perm: view::permissions(kind, st.st_mode),
-            nlink: u32::try_from(st.st_nlink).unwrap_or(u32::MAX),
-            uid,
-            gid,
-            rdev: 0,
-            blksize: u32::try_from(st.st_blksize).unwrap_or(4096),
-            flags: 0,
-        }
+        let id = inode::top_id(top.skill);
+        Ok(FileAttr { nlink: 1, ..attributes::of(id, FileType::Directory, &st, self.owner) })
     }
 }
 

@@ -12,7 +12,9 @@
 //! kernel or a provider, except those whose name says `wait`; FUSE handlers call none of these.
 
 use crate::flips::Flips;
+use crate::stamps::Stamps;
 use crate::state::Skill;
+pub use crate::tree::{Showing, Tree};
 use crate::verdict::SnapshotName;
 use crate::view::{OnChange, OnFailure};
 use cyberos_proto::control::{self, Epoch, SkillState, Verdict};
@@ -21,32 +23,12 @@ use nix::sys::stat::fstat;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Number of a skill in this process; it stays with the name, also when the skill goes and comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SkillId(pub u32);
-
-/// A directory that can be shown as a skill: the live folder, or a snapshot. Its number is never used again.
-#[derive(Debug)]
-pub struct Tree {
-    /// Unique in this process.
-    pub number: u64,
-    /// Whether it is the live folder.
-    pub live: bool,
-    /// Its top, O_PATH.
-    pub root: OwnedFd,
-}
-
-impl Tree {
-    /// Gives `root` a number of its own.
-    pub fn new(root: OwnedFd, live: bool) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Tree { number: NEXT.fetch_add(1, Ordering::Relaxed), live, root })
-    }
-}
 
 /// What was seen to change.
 #[derive(Clone, Debug)]
@@ -162,9 +144,12 @@ impl Mapping {
         self.lock().get(id).and_then(|s| s.shown.clone())
     }
 
-    /// The same, with how many changes have been seen.
-    pub fn shown_at(&self, id: SkillId) -> Option<(Arc<Tree>, u64)> {
-        self.lock().get(id).and_then(|s| Some((s.shown.clone()?, s.changes)))
+    /// The same, with what tells whether anything of it changes.
+    pub fn showing(&self, id: SkillId) -> Option<Showing> {
+        let inner = self.lock();
+        let s = inner.get(id)?;
+        let (tree, stamps) = (s.shown.clone()?, s.stamps.clone());
+        Some(Showing { tree, changes: s.changes, stamps, keeps: self.keeps_live() })
     }
 
     /// When a skill last appeared or disappeared: the root's time.
@@ -203,7 +188,7 @@ impl Mapping {
             if s.live.is_some() {
                 s.touch(&Touch::Place);
             }
-            s.live = Some(Tree::new(directory, true));
+            s.live = Some(Tree::live(directory));
         }
         s.gone = false;
         self.refresh(id, &mut inner, false);
@@ -256,21 +241,24 @@ impl Mapping {
     }
 
     /// Installs a decision, or applies the failure policy, unless the skill has changed since `mark`, in `.skill-meta`
-    /// by more than `seen`.
+    /// by more than `seen`. `stamps` tell what the live folder's files were before it was looked at.
     pub fn install(
         &self,
         id: SkillId,
         mark: u64,
         seen: &RunTouches,
         outcome: Result<Decision, String>,
+        stamps: Option<Arc<Stamps>>,
     ) -> Installed {
         let mut inner = self.lock();
         let Some(s) = inner.get_mut(id) else { return Installed::Changed };
         if s.running.take().as_ref() != Some(seen) || s.changes != mark {
             return Installed::Changed;
         }
-        let edited = s.live_touched;
+        // Also when nobody reported it.
+        let edited = s.live_touched || s.stamps != stamps;
         s.install(outcome, self.on_failure);
+        s.stamps = stamps.filter(|_| s.decision.as_ref().is_some_and(|d| d.verdict == Verdict::Current));
         self.refresh(id, &mut inner, edited);
         drop(inner);
         self.changed.notify_all();

@@ -84,6 +84,8 @@ impl Notify {
             first = first.and(if node.is_directory {
                 forget(kernel, node.id, &node.directory)
             } else if node.live {
+                // One that was removed is taken as it is now, before it can be written to any more.
+                let _ = inode::status(&node.fd()).map(|st| node.is_as_shown(&st));
                 kernel.inval_inode(INodeNo(node.id), 0, 0)
             } else {
                 Ok(())

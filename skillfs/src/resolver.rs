@@ -15,6 +15,7 @@ use crate::queue::Queue;
 use crate::skill_file;
 use crate::snapshot;
 use crate::source::{Sources, identity};
+use crate::stamps::{self, Stamps, Time};
 use crate::verdict::{Answer, SnapshotName, Verdict};
 use crate::watch::Watch;
 use cyberos_proto::control;
@@ -120,10 +121,12 @@ impl Resolver {
         }
         self.mapping.place(id, found.directory);
         let Some((mark, live)) = self.mapping.begin(id) else { return Run::Decided };
-        let answer = match self.watch.cover(id, &live, &found.passed_over) {
-            Ok(()) if found.is_skill => self.ask(&found.path, name).map(Said::Answer),
-            Ok(()) => Ok(Said::NoSkill),
-            Err(e) => Err(e.to_string()),
+        let begun = stamps::begin();
+        let covered = self.watch.cover(id, &live, &found.passed_over).map_err(|e| e.to_string());
+        let (answer, stamps) = match covered.and_then(|()| self.stamps(&live)) {
+            Ok(stamps) if found.is_skill => (self.ask(&found.path, name).map(Said::Answer), stamps),
+            Ok(stamps) => (Ok(Said::NoSkill), stamps),
+            Err(e) => (Err(e), None),
         };
         self.watch.catch_up();
         let Some(touched) = self.mapping.run_touches(id, mark) else {
@@ -139,7 +142,7 @@ impl Resolver {
         }
         let decision = match answer {
             Ok(Said::NoSkill) => Ok(skill_file::lost()),
-            Ok(Said::Answer(answer)) => self.judge(id, &live, answer, &touched),
+            Ok(Said::Answer(answer)) => self.judge(id, &live, answer, &touched, begun),
             Err(why) => Err(why),
         };
         let decision = decision.map(|d| skill_file::checked(d, &live.root));
@@ -148,10 +151,18 @@ impl Resolver {
         }
         self.watch.catch_up();
         report(name, &decision);
-        match self.mapping.install(id, mark, &touched, decision) {
+        match self.mapping.install(id, mark, &touched, decision, stamps) {
             Installed::Yes => Run::Decided,
             Installed::Changed => Run::Overtaken,
         }
+    }
+
+    /// What the live folder's files are before anybody looks at them. Where it is shown as it is, nobody asks for that.
+    fn stamps(&self, live: &Tree) -> Result<Option<Arc<Stamps>>, String> {
+        if self.mapping.keeps_live() {
+            return Ok(None);
+        }
+        Stamps::of_live(&live.root).map(|stamps| Some(Arc::new(stamps))).map_err(|e| e.to_string())
     }
 
     /// The provider was given a path; what was decided must still be what that path names.
@@ -177,9 +188,11 @@ impl Resolver {
         live: &Tree,
         answer: Option<Answer>,
         touched: &RunTouches,
+        begun: Time,
     ) -> Result<Decision, String> {
         let Some(answer) = answer else { return Ok(unprotected()) };
-        let snapshot = answer.trusted_snapshot().map(|name| self.open_snapshot(id, live, name, touched));
+        let snapshot =
+            answer.trusted_snapshot().map(|name| self.open_snapshot(id, live, name, touched, begun));
         let warning = answer.warning();
         let (verdict, trusted, version) = match answer.verdict {
             Verdict::Current => {
@@ -208,20 +221,27 @@ impl Resolver {
         live: &Tree,
         name: SnapshotName,
         touched: &RunTouches,
+        begun: Time,
     ) -> Result<(SnapshotName, Arc<Tree>), String> {
         let inside = Path::new("versions").join(name.as_str());
         if touched.paths.iter().any(|p| p.starts_with(&inside)) {
             return Err(format!("{} changed while the provider looked at it", name.target()));
         }
-        let root = snapshot::open(&live.root, &name).map_err(|e| e.to_string())?;
+        let (root, stamps) = snapshot::open(&live.root, &name).map_err(|e| e.to_string())?;
+        if stamps.changed_since(begun) {
+            // By somebody whom no watch tells of. The provider may have seen it before or after that.
+            self.mapping.touch(id, &Touch::Place);
+            return Err(format!("a file of {} changed while the provider looked at it", name.target()));
+        }
         if let Some((before, tree)) = self.mapping.trusted(id)
             && before == name
+            && tree.stamps == stamps
             && let (Ok(a), Ok(b)) = (fstat(&tree.root), fstat(&root))
             && identity(&a) == identity(&b)
         {
             return Ok((name, tree));
         }
-        Ok((name, Tree::new(root, false)))
+        Ok((name, Tree::snapshot(root, stamps)))
     }
 }
 

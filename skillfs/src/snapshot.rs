@@ -4,6 +4,7 @@
 //! `resolver.rs` calls it each time a snapshot is to be installed.
 
 use crate::beneath;
+use crate::stamps::Stamps;
 use crate::verdict::SnapshotName;
 use crate::view;
 use nix::errno::Errno;
@@ -44,16 +45,21 @@ pub enum Unsafe {
     TooLarge,
 }
 
-/// Opens and checks the snapshot of that name in the skill's directory.
-pub fn open(skill: impl AsFd, name: &SnapshotName) -> Result<OwnedFd, Unsafe> {
+/// Opens and checks the snapshot of that name in the skill's directory, and takes its files' stamps.
+pub fn open(skill: impl AsFd, name: &SnapshotName) -> Result<(OwnedFd, Stamps), Unsafe> {
     let target = name.target();
     let root = beneath::directory(skill, OsStr::new(&target)).map_err(|e| Unsafe::Absent(target, e))?;
-    let mut left = MAX_ENTRIES;
-    check(&root, Path::new(""), 0, &mut left)?;
-    Ok(root)
+    let mut seen = Seen { left: MAX_ENTRIES, stamps: Stamps::default() };
+    check(&root, Path::new(""), 0, &mut seen)?;
+    Ok((root, seen.stamps))
 }
 
-fn check(directory: &OwnedFd, path: &Path, depth: usize, left: &mut usize) -> Result<(), Unsafe> {
+struct Seen {
+    left: usize,
+    stamps: Stamps,
+}
+
+fn check(directory: &OwnedFd, path: &Path, depth: usize, seen: &mut Seen) -> Result<(), Unsafe> {
     let unreadable = |p: &Path| {
         let p = p.to_owned();
         move |e| Unsafe::Unreadable(p, e)
@@ -66,8 +72,8 @@ fn check(directory: &OwnedFd, path: &Path, depth: usize, left: &mut usize) -> Re
         return Err(Unsafe::Writable(path.to_owned()));
     }
     for listed in beneath::list(directory).map_err(unreadable(path))? {
-        *left = left.checked_sub(1).ok_or(Unsafe::TooLarge)?;
-        entry(directory, &listed.name, path.join(&listed.name), depth, left)?;
+        seen.left = seen.left.checked_sub(1).ok_or(Unsafe::TooLarge)?;
+        entry(directory, &listed.name, path.join(&listed.name), depth, seen)?;
     }
     Ok(())
 }
@@ -77,19 +83,19 @@ fn entry(
     name: &OsString,
     path: PathBuf,
     depth: usize,
-    left: &mut usize,
+    seen: &mut Seen,
 ) -> Result<(), Unsafe> {
     let fd = beneath::pin(parent, name).map_err(|e| Unsafe::Unreadable(path.clone(), e))?;
     let st = fstat(&fd).map_err(|e| Unsafe::Unreadable(path.clone(), e))?;
     match SFlag::from_bits_truncate(st.st_mode) & SFlag::S_IFMT {
-        SFlag::S_IFDIR => check(&fd, &path, depth + 1, left),
+        SFlag::S_IFDIR => check(&fd, &path, depth + 1, seen),
         SFlag::S_IFLNK => {
             let target = nix::fcntl::readlinkat(&fd, "").map_err(|e| Unsafe::Unreadable(path.clone(), e))?;
             if view::link_stays(depth, target.as_bytes()) { Ok(()) } else { Err(Unsafe::Leaves(path)) }
         }
         SFlag::S_IFREG if st.st_mode & 0o022 != 0 => Err(Unsafe::Writable(path)),
         SFlag::S_IFREG if st.st_nlink != 1 => Err(Unsafe::Linked(path)),
-        SFlag::S_IFREG => Ok(()),
+        SFlag::S_IFREG => seen.stamps.add(&st).map_err(|_| Unsafe::TooLarge),
         _ => Err(Unsafe::Kind(path)),
     }
 }

@@ -1,6 +1,7 @@
 //! One skill's record inside the mapping: plain data and its transitions, under `mapping.rs`'s lock.
 
 use crate::mapping::{Decision, RunTouches, Touch, Tree};
+use crate::stamps::Stamps;
 use crate::view::{self, Facts, OnChange, OnFailure, Shown};
 use cyberos_proto::control::{Epoch, SkillState, Verdict, bounded};
 use cyberos_proto::ids::SkillName;
@@ -18,6 +19,8 @@ pub(crate) struct Skill {
     /// The live folder, once it was opened.
     pub(crate) live: Option<Arc<Tree>>,
     pub(crate) decision: Option<Decision>,
+    /// What the live folder's files were when it was decided, if it is to be shown.
+    pub(crate) stamps: Option<Arc<Stamps>>,
     /// Why the last resolve was no decision, if so.
     pub(crate) failed: Option<String>,
     pub(crate) shown: Option<Arc<Tree>>,
@@ -43,6 +46,7 @@ impl Skill {
             gone: true,
             live: None,
             decision: None,
+            stamps: None,
             failed: None,
             shown: None,
             undecided: false,
@@ -103,6 +107,7 @@ impl Skill {
         self.gone = true;
         self.live = None;
         self.decision = None;
+        self.stamps = None;
         self.running = None;
         self.undecided = false;
         self.epoch += 1;
