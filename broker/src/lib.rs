@@ -29,6 +29,7 @@ pub mod dispatch;
 pub mod glob;
 pub mod grants;
 pub mod helper;
+pub(crate) mod locks;
 pub mod memory;
 pub mod operator;
 pub mod rooms;

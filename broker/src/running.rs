@@ -7,13 +7,14 @@ use crate::call::Invocation;
 use crate::capture::Capture;
 use crate::config::OnHidden;
 use crate::helper::Helper;
+use crate::locks;
 use crate::session::Session;
 use crate::view::View;
 use cyberos_proto::control::Verdict;
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::message::{Exit, Signal};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -121,6 +122,8 @@ pub struct Running {
     stop: watch::Sender<bool>,
     hidden: watch::Sender<Option<String>>,
     ended: watch::Sender<Option<Ended>>,
+    /// Which of its limits it was ended for by us, in words.
+    because: OnceLock<String>,
 }
 
 impl Running {
@@ -134,6 +137,7 @@ impl Running {
             stop: watch::Sender::new(false),
             hidden: watch::Sender::new(None),
             ended: watch::Sender::new(None),
+            because: OnceLock::new(),
         }
     }
 
@@ -184,6 +188,7 @@ impl Running {
             "invocation_id": self.invocation.id.to_string(),
             "skill_id": self.invocation.skill_id,
             "outcome": ended.outcome.as_str(),
+            "because": self.because.get(),
             "exit_code": row.exit_code,
             "signal": row.signal,
             "duration_ms": row.duration_ms,
@@ -247,6 +252,8 @@ impl Watch {
         let id = self.running.invocation.id;
         let mut stop = self.running.stop.subscribe();
         let mut connected = std::pin::pin!(self.session.first_connection());
+        let uid = self.running.about["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok());
+        let mut too_many_locks = std::pin::pin!(locks::too_many(uid.unwrap_or(u32::MAX)));
         let mut ours = Ours::default();
         let (mut seen, mut killed) = (false, false);
         // When the next steps are due; none: not at all, or done.
@@ -282,6 +289,14 @@ impl Watch {
                 () = &mut connected, if !seen => {
                     seen = true;
                     connect = None;
+                }
+                locks = &mut too_many_locks, if self.running.because.get().is_none() => {
+                    let why = locks::told(locks);
+                    tracing::warn!(invocation = %id, "SIGKILL: {why}");
+                    let _ = self.running.because.set(why);
+                    killed = true;
+                    self.signal(Signal::Kill).await;
+                    give_up = Some(Instant::now() + REAP_LIMIT);
                 }
                 () = wanted(&mut stop), if !ours.stopped => {
                     ours.stopped = true;

@@ -39,3 +39,34 @@ fn threat_a23_a_skill_stores_no_attribute_in_memory_and_programs_go_on_without()
         "{ran}"
     );
 }
+
+/// Eight processes that take record locks as fast as they can.
+const LOCKS: &str = r#"#!/usr/bin/python3 -I
+import fcntl, os, struct, sys
+os.chdir("/tmp")
+for _ in range(7):
+    if os.fork() == 0:
+        break
+files = [os.open(f"{os.getpid()}-{n}", os.O_CREAT | os.O_RDWR) for n in range(200)]
+for i in range(10_000_000):
+    kind = fcntl.F_RDLCK if i // 200 % 2 else fcntl.F_WRLCK
+    fcntl.fcntl(files[i % 200], fcntl.F_SETLK, struct.pack("hhqqi4x", kind, 0, 2 * (i // 200), 1, 0))
+print("took them all")
+"#;
+
+#[test]
+fn threat_a23_who_takes_record_locks_without_end_is_ended_and_told_so_and_a_database_is_not() {
+    let sqlite = "#!/usr/bin/python3 -I\nimport sqlite3\nd = sqlite3.connect('/tmp/d')\n\
+                  d.execute('create table t (n)')\nd.executemany('insert into t values (?)', [(n,) for n in range(9999)])\n\
+                  d.commit()\nprint(d.execute('select count(*) from t').fetchone()[0])\n";
+    let up = Up::new(|source| {
+        Skill { id: "locks", main: LOCKS, ..Skill::default() }.write(source);
+        Skill { id: "database", main: sqlite, ..Skill::default() }.write(source);
+    });
+    let ran = up.run("locks", &[]);
+    assert_eq!((ran.exit, ran.stdout.as_str()), (137, ""), "{ran}");
+    assert!(ran.stderr.contains("record locks (fcntl F_SETLK), and 1000 are the most"), "{ran}");
+    assert!(up.log().contains("SIGKILL: its processes held more than"), "{}", up.log());
+    let ran = up.run("database", &[]);
+    assert_eq!((ran.exit, ran.stdout.as_str()), (0, "9999\n"), "{ran}");
+}

@@ -253,6 +253,9 @@ const NO_CONNECT: &str = "the skill did not connect to the broker within 60 s: a
 fn explain(exit: u8, answer: &Value) {
     let outcome = answer["outcome"].as_str().unwrap_or_default();
     let say = match outcome {
+        "killed" if answer["because"].is_string() => {
+            format!("the skill was ended: {}", output::text(answer, "because"))
+        }
         "success" | "error" | "" => String::new(),
         "panic" | "killed" => crashed(answer),
         "timeout" => deadline(answer),

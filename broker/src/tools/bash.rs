@@ -6,6 +6,7 @@ use crate::audit::Started;
 use crate::call::{Call, Invocation, Subject};
 use crate::grants::Directory;
 use crate::helper::{Helper, HelperError, Spawned};
+use crate::locks;
 use crate::running::millis;
 use crate::space::Space;
 use cyberos_proto::ids::InvocationId;
@@ -136,7 +137,14 @@ impl Bash {
             let spawned = self.helper.spawn(id, plan, descriptors).await;
             let spawned = spawned.map_err(|e| refused(&e, context.invocation(), &targets))?;
             self.lacks_nothing(&spawned)?;
-            finish(spawned).await
+            let uid = spawned.report.uid;
+            tokio::select! {
+                result = finish(spawned) => result,
+                locks = locks::too_many(uid) => Err(ToolError {
+                    reason: "too_many_locks",
+                    message: format!("Bash is ended: {}", locks::told(locks)),
+                }),
+            }
         };
         tokio::select! {
             biased;
