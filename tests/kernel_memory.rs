@@ -102,27 +102,26 @@ fn kept() -> i64 {
     text.lines().filter(|l| COUNTERS.iter().any(|c| l.split(':').next() == Some(c))).map(of).sum()
 }
 
-/// The control groups of this helper's sandboxes, in the hierarchy that counts memory.
-fn groups(helper: i32) -> PathBuf {
-    let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
+/// The control groups of every helper's sandboxes, in the hierarchy that counts memory: other tests have some too.
+fn groups() -> Vec<PathBuf> {
+    let (mut open, mut found) = (vec![PathBuf::from("/sys/fs/cgroup")], Vec::new());
     while let Some(dir) = open.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            if name.starts_with("cyberos-sandboxes.") && name.ends_with(&format!(".{helper}")) {
-                let memory = ["memory.usage_in_bytes", "memory.max"].iter().any(|f| path.join(f).exists());
-                if memory {
-                    return path;
-                }
+            let path = entry.path();
+            if entry.file_name().to_string_lossy().starts_with("cyberos-sandboxes.") {
+                let counts = ["memory.usage_in_bytes", "memory.max"].iter().any(|f| path.join(f).exists());
+                found.extend(counts.then_some(path));
             } else if entry.file_type().is_ok_and(|t| t.is_dir()) {
                 open.push(path);
             }
         }
     }
-    panic!("no control group counts memory here, so nothing can be compared with");
+    assert!(!found.is_empty(), "no control group counts memory here, so nothing can be compared with");
+    found
 }
 
 /// What they are charged of the kernel's own memory, in KiB.
-fn charged(groups: &Path) -> i64 {
+fn charged(groups: &[PathBuf]) -> i64 {
     let of = |group: PathBuf| {
         let first = fs::read_to_string(group.join("memory.kmem.usage_in_bytes")).ok();
         let first = first.and_then(|n| n.trim().parse::<i64>().ok());
@@ -131,7 +130,7 @@ fn charged(groups: &Path) -> i64 {
             stat.lines().find_map(|l| l.strip_prefix("kernel ")?.trim().parse().ok())
         })
     };
-    let all = fs::read_dir(groups).into_iter().flatten().flatten();
+    let all = groups.iter().flat_map(|of| fs::read_dir(of).into_iter().flatten().flatten());
     all.filter_map(|e| of(e.path())).sum::<i64>() / 1024
 }
 
@@ -143,7 +142,7 @@ struct Worst {
 }
 
 /// Runs `child` to its end, and watches meanwhile. It prints a family's name when that begins.
-fn watched(mut child: Child, groups: &Path) -> (BTreeMap<String, Worst>, Ran, String) {
+fn watched(mut child: Child, groups: &[PathBuf]) -> (BTreeMap<String, Worst>, Ran, String) {
     let out = BufReader::new(child.stdout.take().unwrap());
     let (now, ended) = (Mutex::new((String::from("start"), kept(), charged(groups))), AtomicBool::new(false));
     let (worst, text) = std::thread::scope(|scope| {
@@ -214,13 +213,13 @@ fn judge(profile: &str, worst: &BTreeMap<String, Worst>, expected: &[&str], text
 fn threat_a23_no_call_of_a_skill_makes_the_kernel_keep_what_nothing_counts() {
     let mut all = Vec::new();
     let up = Up::new(|source| {
-        let dir = Skill { id: "soak", ..Skill::default() }.write(source);
+        let dir = Skill { id: "soak", more: "effort_minutes: 120\n", ..Skill::default() }.write(source);
         compile(&dir.join("main"));
         all = families(&dir.join("main")).0;
         let main = python(BYSTANDER);
         Skill { id: "bystander", tools: &["MemoryRead"], main: &main, ..Skill::default() }.write(source);
     });
-    let groups = groups(up.pids("cyberos-priv-helper")[0]);
+    let groups = groups();
     let beside = bystander(&up);
     let (seconds, _) = seconds();
     // Who takes record locks is ended for it, so that is the last.
@@ -318,7 +317,7 @@ fn threat_a23_no_call_of_bash_makes_the_kernel_keep_what_nothing_counts_or_fills
     compile(&program);
     let all = families(&program).0;
     let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-    let groups = groups(up.pids("cyberos-priv-helper")[0]);
+    let groups = groups();
     let beside = bystander(&up);
     let (seconds, _) = seconds();
     let seconds = seconds.to_string();

@@ -295,6 +295,12 @@ class EscapeArtist(unittest.TestCase):
             "lower RLIMIT_CORE, and raise it",
             "a System V message queue",
             "a program from a memory file",
+            "room on a disk by ioctl",
+            "locks of a descriptor, leases and notes",
+            "attributes of 16 KiB in /tmp",
+            "attributes of 16 KiB in /dev/shm",
+            "madvise MADV_MERGEABLE",
+            "prctl PR_SET_MEMORY_MERGE",
         }
         self.assertLessEqual(must_see, seen, f"not noticed: {sorted(must_see - seen)}")
         self.assertIn(secret, rows["the paths given as arguments"]["result"])
