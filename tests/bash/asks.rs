@@ -81,3 +81,35 @@ PY"#;
     let (refused, kept) = ("Operation not supported", "['system.posix_acl_access', 'user.small']");
     assert_eq!(said, format!("{}\nok | {refused} | {refused} | sss\n44 {kept}", "kept".repeat(6)));
 }
+
+/// What a command of archivers and of git does with set-id bits (`[10.5]`): a new directory is made without them, as the
+/// kernel makes it for everybody; where they would be stored, it is refused, since a filter cannot leave them out and
+/// success would leave the rest of the mode unset. Nothing of it is on the host.
+#[test]
+fn case_189_set_id_bits_are_left_out_where_the_kernel_does_and_refused_elsewhere() {
+    use std::os::unix::fs::PermissionsExt;
+    let bash = Bash::new();
+    let dir = bash.directory("work");
+    let script = r#"cd DIR; umask 0
+python3 -I -c "import os; os.mkdir('made', 0o2775); os.makedirs('a/b', 0o6775)" && echo made
+mkdir from && echo x >from/f && chmod 750 from && tar cf a.tar --mode=g+s from && mkdir x y && tar xf a.tar -C x && echo unpacked
+tar xpf a.tar -C y 2>&1; cp -p from/f g && install -m 755 from/f h && echo copied
+for refused in "chmod g+s from" "chmod 4755 g" "install -m 4755 from/f i" "git init -q --shared=group r" "mkfifo -m 2666 p"; do
+  $refused >/dev/null 2>&1; echo "$refused: $?"
+done
+stat -c '%a %n' made a a/b x/from from"#;
+    let said = bash.prints("writer", &script.replace("DIR", dir.to_str().unwrap()));
+    let (tar, rest) = said.split_once("copied\n").unwrap();
+    assert!(tar.starts_with("made\nunpacked\n") && tar.contains("Operation not permitted"), "{said}");
+    let refused = [
+        "chmod g+s from: 1",
+        "chmod 4755 g: 1",
+        "install -m 4755 from/f i: 1",
+        "git init -q --shared=group r: 128",
+    ];
+    let made = ["mkfifo -m 2666 p: 1", "775 made", "777 a", "775 a/b", "750 x/from", "750 from"];
+    assert_eq!(rest.lines().collect::<Vec<_>>(), [&refused[..], &made].concat());
+    let set: Vec<_> =
+        below(&dir).into_iter().filter(|(_, meta)| meta.permissions().mode() & 0o6000 != 0).collect();
+    assert!(set.is_empty(), "{set:?}");
+}

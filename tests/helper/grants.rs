@@ -145,7 +145,7 @@ fn threat_a1_no_set_id_bit_reaches_the_host_through_a_grant() {
         "cd {d}; cp /bin/sh x; for m in 4755 2755 6755 u+s g+s; do chmod $m x 2>/dev/null && echo chmod $m; done; \
          mkdir -m 2777 d 2>/dev/null; install -m 4755 /bin/sh i 2>/dev/null; cp -p /bin/su p 2>/dev/null; \
          tar cf t -C /usr/bin su 2>/dev/null; tar xpf t 2>/dev/null; \
-         python3 -I -c 'import os\nfor f in (lambda: os.open(\"o\",os.O_CREAT|os.O_WRONLY,0o6755), lambda: os.mknod(\"n\",0o106755), lambda: os.mkdir(\"k\",0o2777)):\n try: f(); print(\"made\")\n except PermissionError: pass'; ls | wc -l"
+         python3 -I -c 'import os\nfor f in (lambda: os.open(\"o\",os.O_CREAT|os.O_WRONLY,0o6755), lambda: os.mknod(\"n\",0o106755)):\n try: f(); print(\"made\")\n except PermissionError: pass\nos.mkdir(\"k\",0o2777)'; ls | wc -l"
     );
     let said = run(&broker, bash(&script, vec![bind(&dir, true)]), &[path(&dir).as_fd()]);
     assert!(!said.contains("chmod ") && !said.contains("made"), "{said}");

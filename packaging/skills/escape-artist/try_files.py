@@ -9,6 +9,7 @@ from probe import Attempt, each_must_fail, escaped, must_fail, refused
 SYSTEM = {"bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "sbin", "tmp", "usr"}
 # [2.3]; java-* besides.
 ETC = {"passwd", "group", "nsswitch.conf", "hosts", "localtime", "ld.so.cache", "ssl", "alternatives", "gitconfig"}
+ETC |= {"fonts", "mime.types", "os-release", "protocols", "services"}
 SECRET = [
     "/etc/shadow",
     "/etc/gshadow",

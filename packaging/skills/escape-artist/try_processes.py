@@ -16,8 +16,10 @@ ENVIRONMENT = {
     "CYBEROS_TENANT_ID",
     "RUST_LOG",
     "PATH",
+    "HOME",
+    "LANG",
 }
-FIXED = {"RUST_LOG": "warn", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+FIXED = {"RUST_LOG": "warn", "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
 HIGHEST_PID = 4096
 
 
@@ -161,7 +163,7 @@ def _sandbox_init():
 
 def attempts(inherited):
     return [
-        Attempt("variables of the environment", "the six of [2.3]", _environment),
+        Attempt("variables of the environment", "the eight of [2.3]", _environment),
         Attempt("descriptors beyond 0 to 2", "none", _descriptors(inherited)),
         Attempt("a terminal or a file on 0 to 2", "none", _terminal),
         Attempt("capabilities, groups, uids", "none", _status),
