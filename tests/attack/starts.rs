@@ -4,8 +4,10 @@ use crate::helper::{Helper, STRANGER, binary, plan};
 use crate::raw::spawn;
 use cyberos_proto::message::{Exit, Refusal};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Started in every strange way that execve and a parent's leftovers allow, it serves or says why not, and holds its tongue.
@@ -86,13 +88,24 @@ fn case_151_a_copy_or_link_elsewhere_gains_nothing() {
     let (copy, link) = (dir.path().join("copy"), dir.path().join("link"));
     fs::copy(binary(), &copy).unwrap();
     symlink(binary(), &link).unwrap();
-    for path in [&copy, &link] {
-        for uid in [STRANGER, 0] {
-            let out = Command::new(path).uid(uid).gid(uid).stdin(Stdio::null()).output();
-            // A stranger may not even get as far as the program behind the link.
-            let Ok(out) = out else { continue };
-            let said = String::from_utf8_lossy(&out.stderr).into_owned();
-            assert!(said.contains("not started by socket activation"), "{said}");
+    // A stranger may not even get as far as the program behind the link: if the way there is closed to others.
+    let open = |dir: &Path| fs::metadata(dir).unwrap().permissions().mode() & 0o001 != 0;
+    let reachable = binary().ancestors().skip(1).all(open);
+    for (path, uid, runs) in
+        [(&copy, STRANGER, true), (&copy, 0, true), (&link, STRANGER, reachable), (&link, 0, true)]
+    {
+        match Command::new(path).uid(uid).gid(uid).stdin(Stdio::null()).output() {
+            Ok(out) => {
+                let said = String::from_utf8_lossy(&out.stderr).into_owned();
+                assert!(
+                    runs && said.contains("not started by socket activation"),
+                    "{path:?} as {uid}: {said}"
+                );
+                assert_eq!(out.status.code(), Some(1), "{path:?} as {uid}");
+            }
+            Err(e) => {
+                assert!(!runs && e.kind() == ErrorKind::PermissionDenied, "{path:?} as {uid}: {e}");
+            }
         }
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing was made beside it");
