@@ -13,6 +13,14 @@ use std::{collections::BTreeMap, os::unix::fs::DirBuilderExt};
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
+/// What an opening may be said to be, besides its access: how it was looked up, not what may be done with it. Of these
+/// are not O_PATH, O_APPEND, O_DIRECT, O_SYNC, O_NOATIME. O_LARGEFILE is on every file, though libc calls it 0.
+const PLAIN: OFlag = OFlag::O_ACCMODE
+    .union(OFlag::O_NONBLOCK)
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC)
+    .union(OFlag::from_bits_retain(if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 }));
+
 /// A place where a view may be mounted; `dir` is the directory under any view.
 pub(crate) struct MountPoint {
     pub(crate) name: PathBuf,
@@ -107,13 +115,16 @@ impl Ceiling {
     }
 
     /// Whether the kernel may serve `fd` in place of a view's server. It will open the file again with the helper's
-    /// rights and look at no permission, so the peer must have opened it for as much as the mount gives.
+    /// rights and look at no permission, so the peer must have opened it for as much as the mount gives; and for no less:
+    /// what else an opening was allowed for, as an append-only file's is for its end alone, is not kept either.
     pub(crate) fn backs(&self, fd: BorrowedFd<'_>, writable: bool) -> Step<()> {
-        self.inside(RootKind::Backing, fd)?;
+        let kept = step("look at a backing file", sys::identity(self.inside(RootKind::Backing, fd)?))?.kept;
+        must(!(kept && writable), "the file is append-only or immutable").map_err(Refusal::Descriptor)?;
         let flags = OFlag::from_bits_retain(step("look at a backing file", fcntl(fd, FcntlArg::F_GETFL))?);
-        let access = flags & (OFlag::O_ACCMODE | OFlag::O_PATH);
+        let access = flags & OFlag::O_ACCMODE;
         let enough = access == OFlag::O_RDWR || !writable && access == OFlag::O_RDONLY;
-        must(enough, "the file is not open for what the mount gives").map_err(Refusal::Descriptor)
+        must(enough && PLAIN.contains(flags), "the file is not open for just what the mount gives")
+            .map_err(Refusal::Descriptor)
     }
 
     /// The directory that `fd` is, and its name, if it may be granted as the plan's bind `bind` (`[4.0]`, `[10.2]`) while

@@ -184,7 +184,8 @@ pub(crate) fn identity(fd: impl AsFd) -> Sys<Identity> {
     }
     let (key, device) = ((x.stx_dev_major, x.stx_dev_minor, x.stx_ino), (x.stx_rdev_major, x.stx_rdev_minor));
     let (mode, changed) = (x.stx_mode.into(), (x.stx_ctime.tv_sec, x.stx_ctime.tv_nsec));
-    Ok(Identity { mode, uid: x.stx_uid, mount: x.stx_mnt_id, key, device, changed })
+    let kept = x.stx_attributes & (libc::STATX_ATTR_APPEND | libc::STATX_ATTR_IMMUTABLE) as u64 != 0;
+    Ok(Identity { mode, uid: x.stx_uid, mount: x.stx_mnt_id, key, device, changed, kept })
 }
 
 /// A detached recursive copy of the mount tree at `fd`, private, with `flags` on every mount of it.

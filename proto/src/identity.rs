@@ -20,6 +20,8 @@ pub struct Identity {
     pub device: (u32, u32),
     /// When it changed last, in seconds and nanoseconds.
     pub changed: (i64, u32),
+    /// Whether it may only grow, or not change at all, whatever its mode says.
+    pub kept: bool,
 }
 
 impl Identity {
@@ -58,8 +60,15 @@ impl Identity {
 mod tests {
     use super::*;
 
-    const DIRECTORY: Identity =
-        Identity { mode: 0o041_777, uid: 0, mount: 7, key: (8, 1, 99), device: (0, 0), changed: (5, 6) };
+    const DIRECTORY: Identity = Identity {
+        mode: 0o041_777,
+        uid: 0,
+        mount: 7,
+        key: (8, 1, 99),
+        device: (0, 0),
+        changed: (5, 6),
+        kept: false,
+    };
 
     #[test]
     fn type_owner_and_mode_are_told_apart() {

@@ -94,6 +94,13 @@ fn what_is_not_open_for_what_the_mount_gives_is_refused() {
         (WRITABLE, OFlag::O_PATH, false),
         (WRITABLE, OFlag::O_PATH | OFlag::O_RDWR, false),
         (WRITABLE, OFlag::O_RDWR, true),
+        (WRITABLE, OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW, true),
+        // What it was opened for is less than what the mount gives, though it can be written.
+        (WRITABLE, OFlag::O_RDWR | OFlag::O_APPEND, false),
+        (WRITABLE, OFlag::O_RDWR | OFlag::O_DIRECT, false),
+        (WRITABLE, OFlag::O_RDWR | OFlag::O_SYNC, false),
+        (WRITABLE, OFlag::O_RDWR | OFlag::O_NOATIME, false),
+        (READ_ONLY, OFlag::O_RDWR | OFlag::O_APPEND, false),
     ] {
         let fd = at(&good, flags);
         match peer.ask(&register(mount), &[fd.as_fd()]).0 {
@@ -101,6 +108,50 @@ fn what_is_not_open_for_what_the_mount_gives_is_refused() {
             Reply::Refused(Refusal::Descriptor(_)) => assert!(!taken, "{mount} {flags:?}"),
             other => panic!("{mount} {flags:?}: {other:?}"),
         }
+    }
+}
+
+/// An attribute of a file goes with the test, or the file could not be removed.
+struct Attribute(PathBuf, &'static str);
+
+impl Attribute {
+    fn set(path: &Path, letter: &'static str) -> Attribute {
+        let done = Command::new("chattr").arg(format!("+{letter}")).arg(path).status().unwrap();
+        assert!(done.success(), "chattr +{letter} {path:?}");
+        Attribute(path.to_owned(), letter)
+    }
+}
+
+impl Drop for Attribute {
+    fn drop(&mut self) {
+        let _ = Command::new("chattr").arg(format!("-{}", self.1)).arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_may_only_grow_or_not_change_backs_no_writable_view() {
+    let (dir, helper) = helper();
+    let peer = helper.peer(SKILLFS);
+    let _servers = (serve(&peer, READ_ONLY), serve(&peer, WRITABLE));
+    let view = [helper.dir.path().join("view"), dir.path().join("rw")];
+    assert!(view.iter().all(|v| fs::read_dir(v).is_ok()));
+    for letter in ["a", "i"] {
+        let path = dir.path().join("files").join(letter);
+        fs::write(&path, "as it was").unwrap();
+        // Opened before it became so; the kernel would open it again without asking.
+        let (before, read) = (at(&path, OFlag::O_RDWR), at(&path, OFlag::O_RDONLY));
+        let attribute = Attribute::set(&path, letter);
+        let mut all = vec![before];
+        if letter == "a" {
+            all.push(at(&path, OFlag::O_RDWR | OFlag::O_APPEND));
+        }
+        for fd in &all {
+            let refusal = peer.refusal(&register(WRITABLE), &[fd.as_fd()]);
+            assert!(matches!(refusal, Refusal::Descriptor(_)), "{letter}: {refusal:?}");
+        }
+        assert!(id(&peer, READ_ONLY, read.as_fd()) > 0, "{letter}: it may be read");
+        drop(attribute);
+        assert!(id(&peer, WRITABLE, all[0].as_fd()) > 0, "{letter}: it may be written now");
     }
 }
 
@@ -192,15 +243,28 @@ fn a_dead_server_whose_end_the_helper_has_a_copy_of_hangs_nobody() {
     assert_eq!(reply, Reply::Mounted);
     let server = fds.pop().unwrap();
     let view = helper.dir.path().join("view");
-    // Nobody has answered INIT yet, so this one waits.
+    // Nobody has answered INIT yet, so this one waits; and only when it does is the server's end dropped.
+    let (told, thread) = std::sync::mpsc::channel();
     let waits = std::thread::spawn({
         let view = view.clone();
-        move || fs::read_dir(view).map(|d| d.count())
+        move || {
+            told.send(nix::unistd::gettid()).unwrap();
+            fs::read_dir(view).map(|d| d.count())
+        }
+    });
+    let stat = format!("/proc/self/task/{}", thread.recv().unwrap());
+    let opens =
+        |call: &str| [nix::libc::SYS_open, nix::libc::SYS_openat].iter().any(|n| call == n.to_string());
+    until("it waits in its open", || {
+        let call = fs::read_to_string(format!("{stat}/syscall")).unwrap();
+        let asleep = fs::read_to_string(format!("{stat}/wchan")).unwrap().contains("fuse");
+        asleep && call.split(' ').next().is_some_and(opens)
     });
     let began = Instant::now();
     drop(server);
     peer.kill();
-    assert!(waits.join().unwrap().is_err() || began.elapsed() < SOON);
+    assert!(waits.join().unwrap().is_err(), "nobody has served it");
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     until("unmounted", || helper.leftovers().is_empty());
     assert!(began.elapsed() < SOON);
     let peer = helper.peer(SKILLFS);
