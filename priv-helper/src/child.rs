@@ -62,7 +62,10 @@ pub(crate) fn enter_view(boot: &Boot<'_>) -> Step<()> {
     let terminals = format!("newinstance,max=8,ptmxmode=0666,mode=0620,gid={}", boot.uid);
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
     step("/dev/pts", mount(Some("devpts"), "/dev/pts", Some("devpts"), flags, Some(terminals.as_str())))?;
-    new("proc", "/proc", MsFlags::MS_NOEXEC, "hidepid=invisible,subset=pid")?;
+    // Read-only: without Landlock its files of a process are that process's to write, and what they set (loginuid,
+    // oom_score_adj, the memory of its own code) is nothing that a skill needs.
+    let read_only = MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
+    new("proc", "/proc", read_only, "hidepid=invisible,subset=pid")?;
     attach(&boot.attach, |a| a.target.starts_with("tmp"))
 }
 

@@ -242,3 +242,35 @@ fn a_template_is_built_again_when_a_name_in_etc_is_replaced() {
     std::fs::create_dir(etc.join("java-99-openjdk")).unwrap();
     assert_eq!(seen(), "other cache/etc/java-99-openjdk\n");
 }
+
+/// Files of /proc that the kernel lets a process write of itself; each is opened to write, and one or two are tried.
+const WRITES: &str = "import os,ctypes
+for dir in ['/proc/self','/proc/thread-self','/proc/self/attr']:
+  for name in sorted(os.listdir(dir)):
+    path=f'{dir}/{name}'
+    try: os.close(os.open(path,os.O_WRONLY|os.O_NONBLOCK)); print('opened',path)
+    except OSError: pass
+for path,text in [('oom_score_adj','500'),('loginuid','0'),('comm','x'),('coredump_filter','0'),('clear_refs','1')]:
+  try: open(f'/proc/self/{path}','w').write(text); print('wrote',path)
+  except OSError as e: print(path,e.errno)
+try: os.chmod('/proc/self/comm',0o777)
+except OSError as e: print('chmod',e.errno)
+libc=ctypes.CDLL(None)
+libc.prctl(15,b'named',0,0,0)
+print(open('/proc/self/comm').read().strip(), libc.prctl(16,ctypes.create_string_buffer(16),0,0,0))
+import threading
+names=[]
+t=threading.Thread(target=lambda: (libc.prctl(15,b'of a thread',0,0,0), names.append(open('/proc/thread-self/comm').read().strip())))
+t.start(); t.join(); print(names)";
+
+#[test]
+fn nothing_of_proc_can_be_written_with_landlock_or_without_and_threads_have_names() {
+    for lacking in [&[][..], &[(libc::SYS_landlock_create_ruleset, None, libc::ENOSYS)]] {
+        let helper = Helper::start_lacking("", lacking);
+        let out = helper.broker().start(plan(&["/usr/bin/python3", "-I", "-c", WRITES]), &[]).output();
+        let refused = ["oom_score_adj", "loginuid", "comm", "coredump_filter", "clear_refs", "chmod"]
+            .map(|name| format!("{name} {}\n", libc::EROFS));
+        let expected = format!("{}named 0\n['of a thread']\n", refused.concat());
+        assert_eq!(out.stdout, expected, "{lacking:?}: {}", out.stderr);
+    }
+}
