@@ -19,10 +19,14 @@ mod grants;
 mod lacking;
 #[path = "helper/leases.rs"]
 mod leases;
+#[path = "helper/log.rs"]
+mod log;
 #[path = "helper/programs.rs"]
 mod programs;
 #[path = "helper/requests.rs"]
 mod requests;
+#[path = "helper/reuse.rs"]
+mod reuse;
 #[path = "helper/sandbox.rs"]
 mod sandbox;
 #[path = "helper/start.rs"]

@@ -21,6 +21,10 @@ macro_rules! filter {
 }
 pub(crate) use filter;
 
+/// Signals that the helper ignores, for a sandbox's program to have again: its log's reader has gone, its log is full, and
+/// its log's terminal belongs to another group of processes.
+pub(crate) const IGNORED: [libc::c_int; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGTTOU];
+
 /// One tree to attach.
 pub(crate) struct Attach {
     /// Where, without leading slash.
@@ -97,7 +101,7 @@ pub(crate) fn execute(boot: &Boot<'_>, failed: &mut Option<Refusal>) -> Step<Inf
     become_uid(boot.uid)?;
     step("working directory", unistd::chdir(boot.plan.cwd.as_str()))?;
     // The others are so since the helper's start.
-    sys::default_signals([libc::SIGPIPE]);
+    sys::default_signals(IGNORED);
     step("signal mask", SigSet::empty().thread_set_mask())?;
     if boot.ceiling.landlock > 0 {
         let confined = confine(boot).map_err(|_| Errno::EPERM);

@@ -37,7 +37,7 @@ fn lock(ceiling: &CeilingText, point: &Path) -> Option<OwnedFd> {
     loop {
         match lease::lock(ceiling, &name) {
             None if Instant::now() < until => sleep(Duration::from_millis(2)),
-            locked => return locked,
+            locked => return locked.map(Into::into),
         }
     }
 }

@@ -50,6 +50,13 @@ impl Holdings {
         inits.filter(|init| !sys::readable(*init, Duration::ZERO)).collect()
     }
 
+    /// Parent: lets go of sandboxes whose last process has ended.
+    pub(crate) fn shed(&mut self) {
+        let ended =
+            |fds: &[OwnedFd]| fds.first().is_some_and(|init| sys::readable(init.as_fd(), Duration::ZERO));
+        self.things.retain(|thing, fds| !(matches!(thing, Thing::Sandbox(_)) && ended(fds)));
+    }
+
     /// Parent: takes all notes that have come. After an error nothing more is to be taken.
     pub(crate) fn take(&mut self, notes: &Inner) -> Result<(), LinkError> {
         loop {

@@ -3,6 +3,8 @@
 
 use crate::ceiling::Role;
 use crate::hold::Holdings;
+use crate::lease::Leases;
+use crate::network::Networks;
 use crate::prelude::*;
 use crate::spawn::{self, KILL_LIMIT, Sandbox};
 use crate::table::Table;
@@ -12,7 +14,7 @@ use cyberos_proto::ceiling::RootKind;
 use cyberos_proto::gate::{self, Phase};
 use cyberos_proto::message::{Event, Exit, FromHelper, MAX_BACKING, Reply, Request, Signal, Subject};
 use cyberos_proto::plan::{Cgroup, Limits, SpawnPlan};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 /// A peer that takes nothing for so long is gone.
@@ -22,18 +24,14 @@ pub(crate) const SEND_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(crate) struct Made {
     pub(crate) holdings: Holdings,
-    /// Free uids; the one that has been free for longest is first.
-    free: VecDeque<u32>,
+    leases: Leases,
     pub(crate) invocations: BTreeMap<InvocationId, Invocation>,
     pub(crate) templates: Templates,
     /// What was mounted when it was last looked at.
     pub(crate) mounts: Option<Table>,
     /// Limits of the last sandbox.
     pub(crate) usual: Option<Limits>,
-    /// At most 16 empty network namespaces without processes. Each sandbox has one of its own while it runs; making one
-    /// costs more than all the rest, so it is used again after the last process of the sandbox before has ended, and
-    /// every socket in it with that. One for all at once would show each the names of the others' sockets.
-    pub(crate) networks: Vec<OwnedFd>,
+    pub(crate) networks: Networks,
     /// An init that waits for the next sandbox: half of what starting one costs, done before it is asked for.
     pub(crate) spare: Option<(OwnedFd, Inner)>,
     views: BTreeMap<MountId, View>,
@@ -84,7 +82,7 @@ impl Session<'_> {
             sys::readable(init, KILL_LIMIT);
         }
         self.made.invocations.values().for_each(|held| self.ceiling.groups.remove(held.uid));
-        log(&format!("link of {:?}, pid {}, ended: {why}", self.role, self.peer.pid));
+        log_often(&format!("link of {:?}, pid {}, ended: {why}", self.role, self.peer.pid));
         0
     }
 
@@ -142,7 +140,7 @@ impl Session<'_> {
 
     fn reply(&self, answer: Answer) -> Result<(), String> {
         let (reply, fds) = answer.unwrap_or_else(|refusal| {
-            log(&format!("refused to pid {}: {refusal}", self.peer.pid));
+            log_often(&format!("refused to pid {}: {refusal}", self.peer.pid));
             (Reply::Refused(refusal), Vec::new())
         });
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -176,12 +174,15 @@ impl Session<'_> {
         if made.invocations.len() >= ceiling.text.max_sandboxes {
             return Err(Refusal::Ceiling(format!("max_sandboxes is {}", ceiling.text.max_sandboxes)));
         }
-        if made.free.is_empty() {
-            let (first, lock) = lease::take_block(&ceiling.text)?;
-            made.holdings.hold(&self.notes, Thing::Block(first), vec![lock])?;
-            made.free.extend(lease::block(first).skip(1));
-        }
-        let uid = step("lease", made.free.pop_front().ok_or(Errno::EAGAIN))?;
+        let uid = match made.leases.take() {
+            Some(uid) => uid,
+            None => {
+                let (first, lock) = lease::take_block(&ceiling.text)?;
+                made.holdings.hold(&self.notes, Thing::Block(first), vec![lock])?;
+                made.leases.add(first);
+                step("lease", made.leases.take().ok_or(Errno::EAGAIN))?
+            }
+        };
         // As the last sandbox was limited, which is likely to be right.
         let limits = made.usual.clone();
         let group = ceiling.groups.make(uid);
@@ -194,7 +195,7 @@ impl Session<'_> {
     fn free(&mut self, id: InvocationId) {
         let Some(held) = self.made.invocations.remove(&id) else { return };
         self.ceiling.groups.remove(held.uid);
-        self.made.free.push_back(held.uid);
+        self.made.leases.give(held.uid);
     }
 
     fn create_socket(&mut self, id: InvocationId) -> Answer {
@@ -257,9 +258,8 @@ impl Session<'_> {
                 // The init was killed, and the program with it.
                 _ => Exit::Signal(9),
             };
-            self.made.networks.truncate(15);
-            self.made.networks.push(sandbox.network);
             self.tell(&FromHelper::Event(Event::Exited { invocation, exit }), &[])?;
+            named("own network namespace", self.made.networks.give(sandbox.network))?;
         }
         self.made.holdings.fd(Thing::Sandbox(invocation)).map(|init| spawn::reap(init, Duration::ZERO));
         self.made.holdings.drop(&self.notes, Thing::Sandbox(invocation));
@@ -281,7 +281,7 @@ impl Session<'_> {
         let attached = step("attach the view", sys::attach(view, point.dir.as_fd()));
         attached.inspect_err(|_| self.take_off(mount))?;
         self.made.views.insert(mount, View { server: copy, backing: BTreeSet::new() });
-        log(&format!("mounted {}", point.name.display()));
+        log_often(&format!("mounted {}", point.name.display()));
         Ok((Reply::Mounted, vec![server]))
     }
 

@@ -13,6 +13,8 @@ mod hold;
 mod init;
 mod lease;
 mod link;
+mod log;
+mod network;
 mod parent;
 mod prelude;
 mod socket;
@@ -28,7 +30,6 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prelude::*;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// What root's work here needs; everything else is given up at once.
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<(), String> {
+    // A signal that the log would bring is none: it only loses a line.
+    sys::ignore_signals(child::IGNORED);
+    log::begin()?;
     activated(std::process::id(), |key| std::env::var(key).ok())?;
     let ceiling = ceiling_file(std::env::args_os().skip(1))?;
     sys::clear_environment();
@@ -57,7 +61,7 @@ fn start() -> Result<(), String> {
     named("non-dumpable", prctl::set_dumpable(false))?;
     named("no_new_privs", prctl::set_no_new_privs())?;
     named("subreaper", prctl::set_child_subreaper(true))?;
-    sys::default_signals((1..=64).filter(|signal| *signal != nix::libc::SIGPIPE));
+    sys::default_signals((1..=64).filter(|signal| !child::IGNORED.contains(signal)));
     sys::reap_children(false);
     umask(Mode::from_bits_truncate(0o077));
     let (_, most) = named("descriptors", getrlimit(Resource::RLIMIT_NOFILE))?;
@@ -109,9 +113,4 @@ fn drop_capabilities() -> Result<(), caps::errors::CapsError> {
     // For this instance's control groups at its end, in a directory that may be nobody's to write; links give it up.
     let kept = wanted.into_iter().chain([Capability::CAP_DAC_OVERRIDE]).collect();
     caps::set(None, CapSet::Permitted, &kept)
-}
-
-/// One line of what happened. A closed stderr is nobody's fault here.
-pub(crate) fn log(line: &str) {
-    let _ = writeln!(io::stderr(), "cyberos-priv-helper: {line}");
 }

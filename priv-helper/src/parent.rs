@@ -79,6 +79,7 @@ fn wait(c: &Ceiling, served: &mut Vec<Served>, others: &[BorrowedFd<'_>], until:
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     sys::wait_any(&news, &connections, left)?;
     served.iter_mut().for_each(Served::look);
+    served.iter_mut().filter(|s| s.ended && s.gone()).for_each(|s| s.holdings.shed());
     // Their blocks stay locked until the last process has gone.
     for s in served.extract_if(.., |s| s.ended && s.gone() && s.holdings.alive().is_empty()) {
         s.holdings.forget(c);
@@ -90,17 +91,22 @@ fn accept_one(ceiling: &Ceiling, listener: &OwnedFd, served: &mut Vec<Served>) {
     let Ok(connection) = accept(listener.as_fd()).map(Connection::new) else { return };
     let uid = connection.peer().map_or(0, |peer| peer.uid);
     let Some(role) = ceiling.text.role(uid) else {
-        log(&format!("refused: uid {uid} has no role"));
+        log_often(&format!("refused: uid {uid} has no role"));
         return close_elsewhere(connection, Some(Refusal::Role));
     };
-    // One that cannot even be killed, since a peer's file system holds it, counts too: a few of those are enough.
-    let all = served.iter().filter(|s| s.role == role);
-    if all.clone().any(|s| !s.ended) || all.count() >= 4 {
+    // One that cannot even be killed, since a peer's file system holds it, counts too: a few of those are enough. So do
+    // sandboxes that outlive their link for such a reason, as sandboxes.
+    let all = || served.iter().filter(|s| s.role == role);
+    let kept: usize = all().map(|s| s.holdings.alive().len()).sum();
+    if all().any(|s| !s.ended)
+        || all().filter(|s| !s.gone()).count() >= 4
+        || kept >= ceiling.text.max_sandboxes
+    {
         return close_elsewhere(connection, Some(Refusal::Busy));
     }
     match start(ceiling, role, connection) {
         Ok(s) => served.push(s),
-        Err(e) => log(&format!("a link of {role:?} cannot be served: {e}")),
+        Err(e) => log_often(&format!("a link of {role:?} cannot be served: {e}")),
     }
 }
 
@@ -120,7 +126,7 @@ fn start(ceiling: &Ceiling, role: Role, connection: Connection) -> Result<Served
         let _ = SigSet::empty().thread_set_mask();
         Session { ceiling, role, peer, link: connection, notes: theirs, made: Made::default() }.serve()
     })?;
-    log(&format!("link of {role:?}, pid {}, begins", peer.pid));
+    log_often(&format!("link of {role:?}, pid {}, begins", peer.pid));
     let (notes, connection, holdings) = (Some(ours), Some(Connection::new(copy)), Holdings::default());
     Ok(Served { role, pidfd, notes, connection, ending: None, ended: false, holdings })
 }

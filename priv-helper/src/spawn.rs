@@ -4,7 +4,6 @@
 use crate::link::{Answer, Session};
 use crate::prelude::*;
 use crate::table::Table;
-use crate::template::namespace;
 use crate::{grant, init, socket};
 use cyberos_proto::message::{Reply, namespaces};
 use cyberos_proto::plan::{BindKind, Network, SandboxReport, SpawnPlan};
@@ -47,8 +46,7 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
     let pipe = || step("pipe", unistd::pipe2(OFlag::O_CLOEXEC));
     let [(stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr)] =
         socket::as_lease(uid, || Ok([pipe()?, pipe()?, pipe()?]))?;
-    let new_network = || namespace(libc::CLONE_NEWNET, "net", || Ok(()), |_| Ok(()));
-    let network = made.networks.pop().map_or_else(new_network, Ok)?;
+    let network = made.networks.take()?;
     let (init, up) = match made.spare.take().filter(|_| group.is_none()) {
         Some(spare) => spare,
         None => newborn(ceiling, group.as_ref())?,

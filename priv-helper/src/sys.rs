@@ -10,6 +10,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
 pub(crate) type Sys<T> = Result<T, Errno>;
 /// A process's pid and pidfd.
@@ -75,6 +76,24 @@ pub(crate) fn clear_environment() {
 /// libc's own call refuses it.
 pub(crate) fn default_signals(signals: impl IntoIterator<Item = c_int>) {
     signals.into_iter().for_each(|n| _ = handle(n, libc::SIG_DFL));
+}
+
+/// Signals that are to do nothing. A program that is executed inherits it, and is to get the default back.
+pub(crate) fn ignore_signals(signals: impl IntoIterator<Item = c_int>) {
+    signals.into_iter().for_each(|n| _ = handle(n, libc::SIG_IGN));
+}
+
+/// Memory that this process and all that it makes have in common, until they execute something.
+pub(crate) fn shared() -> Sys<&'static [AtomicU64; 4]> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // JUSTIFICATION: what several processes count together has to be in memory that they share.
+    // SAFETY: a new mapping of the kernel's choice, zeroed, aligned to a page, longer than four words, and never unmapped.
+    // Every access to it is atomic.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), 4096, protection, kind, -1, 0);
+        if at == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(&*at.cast()) }
+    }
 }
 
 /// Whether this process reaps its children itself; else the kernel does, for who watches pidfds and asks no exit status.

@@ -23,11 +23,22 @@ pub fn mount_lock(point: &Path) -> Option<String> {
     point.to_str().map(|name| format!("mount{}", name.replace('/', "+")))
 }
 
-/// Whether the process of which /proc/PID/status is this has a uid in `uids`, and is not a zombie.
-pub fn runs_as(status: &str, uids: &RangeInclusive<u32>) -> bool {
+/// The uids in `range` that the process has of which /proc/PID/status is this, unless it is a zombie.
+pub fn runs_as(status: &str, range: &RangeInclusive<u32>) -> Vec<u32> {
     let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).map_or("", str::trim);
-    let mut found = field("Uid:").split_whitespace().filter_map(|u| u.parse::<u32>().ok());
-    !field("State:").starts_with(['Z', 'X']) && found.any(|u| uids.contains(&u))
+    let found = field("Uid:").split_whitespace().filter_map(|u| u.parse().ok()).filter(|u| range.contains(u));
+    if field("State:").starts_with(['Z', 'X']) { Vec::new() } else { found.collect() }
+}
+
+/// The uids in `range` that have keys, of what /proc/key-users says.
+pub fn with_keys(users: &str, range: &RangeInclusive<u32>) -> Vec<u32> {
+    let uids = users.lines().filter_map(|line| line.split(':').next()?.trim().parse().ok());
+    uids.filter(|uid| range.contains(uid)).collect()
+}
+
+/// The processes that a block's lock remembers, one a line, and how they are written there.
+pub fn remembered(lock: &str) -> Vec<i32> {
+    lock.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -77,8 +88,17 @@ mod tests {
             ("Z (zombie)", "5\t5\t5\t5", false),
             ("X (dead)", "5\t5\t5\t5", false),
         ] {
-            assert_eq!(runs_as(&status(state, uids), &(5..=6)), is, "{state} {uids}");
+            assert_eq!(!runs_as(&status(state, uids), &(5..=6)).is_empty(), is, "{state} {uids}");
         }
-        assert!(!runs_as("", &(0..=6)));
+        assert!(runs_as("", &(0..=6)).is_empty());
+        assert_eq!(runs_as(&status("S", "5 7 6 4"), &(5..=6)), [5, 6]);
+    }
+
+    #[test]
+    fn users_with_keys_and_remembered_processes_are_read() {
+        let users = "    0:     9 8/8 8/1000000 150/25000000\n 1900000005:     1 1/1 1/200 9/20000\n";
+        assert_eq!(with_keys(users, &(1_900_000_000..=1_900_000_255)), [1_900_000_005]);
+        assert!(with_keys("", &(0..=9)).is_empty());
+        assert_eq!(remembered("7\nx\n\n90\n"), [7, 90]);
     }
 }

@@ -41,6 +41,7 @@ pub mod limits;
 pub mod link;
 pub mod message;
 pub mod mounts;
+pub mod network;
 pub mod never;
 pub mod plan;
 pub mod recent;
