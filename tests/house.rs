@@ -16,7 +16,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("broker/src/memory/store.rs", "one write and one read, each a straight line"),
     ("tests/helper/grants.rs", "one promise: what a granted directory gives, and never gives"),
     ("tests/helper/sandbox.rs", "one promise: what a sandbox is made of, seen from inside"),
-    ("tests/ledger.rs", "one promise: nothing acknowledged is lost or changed unseen"),
     ("tests/support/helper.rs", "the helper's peer for tests: one harness"),
     ("tests/view.rs", "one promise: what the view shows, in the order of SEMANTICS.md"),
 ];

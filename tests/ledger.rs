@@ -5,10 +5,8 @@
 #[path = "support/store.rs"]
 mod support;
 
-use cyberos_broker::audit::accept::{LOSS_ACCEPTED, accept_loss};
 use cyberos_broker::audit::frame;
-use cyberos_broker::audit::ledger::Ledger;
-use cyberos_broker::audit::options::{Appended, AuditUnavailable, LedgerOptions};
+use cyberos_broker::audit::options::{Appended, AuditUnavailable};
 use cyberos_broker::audit::recovery::LedgerError;
 use cyberos_broker::audit::row::Draft;
 use proptest::prelude::*;
@@ -16,7 +14,6 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use support::{ASKS, current, numbered, open, python, row, store_of, verify, whole};
 
 #[test]
@@ -304,58 +301,6 @@ fn rows_of_concurrent_calls_have_one_order() {
 }
 
 #[test]
-fn months_rotate_without_breaking_the_chain_and_time_never_goes_back() {
-    static NOW: AtomicU64 = AtomicU64::new(0);
-    const DAY: u64 = 86_400_000_000_000;
-    let november = 1_796_033_177 * 1_000_000_000;
-    let dir = tempfile::tempdir().unwrap();
-    let options = LedgerOptions { clock: || NOW.load(Ordering::Relaxed), ..LedgerOptions::default() };
-    let open = || Ledger::open(dir.path(), options.clone(), &mut |_| {}).unwrap();
-    let at = |ledger: &Ledger, ts: u64| {
-        NOW.store(ts, Ordering::Relaxed);
-        match ledger.append(&numbered(ts), ASKS).unwrap() {
-            Appended::Written { ts_ns, .. } => ts_ns,
-            other => panic!("{other:?}"),
-        }
-    };
-    let (ledger, _) = open();
-    assert_eq!(at(&ledger, november), november);
-    assert_eq!(
-        at(&ledger, november - 90 * DAY),
-        november,
-        "a clock that is set back does not set the ledger back"
-    );
-    let december = november + 20 * DAY;
-    assert_eq!(at(&ledger, december), december);
-    assert_eq!(at(&ledger, december + 1), december + 1);
-    drop(ledger);
-    // A new month that begins with a start.
-    let (ledger, recovery) = open();
-    assert_eq!(recovery.last_seq, 4);
-    assert_eq!(at(&ledger, 0), december + 1);
-    assert_eq!(at(&ledger, december + 60 * DAY), december + 60 * DAY);
-    drop(ledger);
-    let names: Vec<String> = frame::segments(dir.path())
-        .unwrap()
-        .iter()
-        .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
-        .collect();
-    assert_eq!(names, ["2026-11.binlog", "2026-12.binlog", "current.binlog"]);
-    let read = whole(dir.path());
-    assert_eq!(read.len(), 6);
-    assert!(read.is_sorted_by_key(|r| r.ts_ns));
-    // Recovery knows rows of older segments too.
-    let (ledger, recovery) = open();
-    assert_eq!(recovery.last_seq, 6);
-    drop(ledger);
-    fs::remove_file(current(dir.path())).unwrap();
-    assert!(matches!(
-        Ledger::open(dir.path(), options.clone(), &mut |_| {}),
-        Err(LedgerError::Missing { from: 6, to: 6, .. })
-    ));
-}
-
-#[test]
 fn a_torn_frame_of_any_length_above_head_is_cut() {
     let dir = store_of(2);
     let good = fs::read(current(dir.path())).unwrap();
@@ -378,35 +323,6 @@ fn a_torn_frame_of_any_length_above_head_is_cut() {
     assert_eq!((recovery.last_seq, recovery.cut.map(|cut| cut.bytes)), (2, Some(4096)));
     drop(ledger);
     whole(dir.path());
-}
-
-#[test]
-fn an_accepted_loss_is_recorded_and_what_was_damaged_is_kept() {
-    let dir = store_of(5);
-    let path = current(dir.path());
-    let good = fs::read(&path).unwrap();
-    assert_eq!(accept_loss(dir.path(), "root").unwrap(), None, "nothing is lost yet");
-    let mut damaged = good.clone();
-    damaged[good.len() / 5 * 2 + 40] ^= 1;
-    fs::write(&path, &damaged).unwrap();
-    assert!(matches!(open(dir.path()), Err(LedgerError::Missing { from: 3, to: 5, .. })));
-    let loss = accept_loss(dir.path(), "root").unwrap().unwrap();
-    assert_eq!((loss.fault.seq, loss.head), (3, 5));
-    assert_eq!(fs::read(loss.kept_in.join("current.binlog")).unwrap(), damaged);
-    let rows = whole(dir.path());
-    assert_eq!(rows.len(), 3);
-    assert_eq!(
-        (rows[2].op.as_str(), rows[2].number("head"), rows[2].text("by")),
-        (LOSS_ACCEPTED, Some(5), Some("root"))
-    );
-    // A lost HEAD: every row is still there.
-    fs::remove_file(dir.path().join("HEAD")).unwrap();
-    assert!(matches!(open(dir.path()), Err(LedgerError::HeadLost { .. })));
-    accept_loss(dir.path(), "root").unwrap().unwrap();
-    assert_eq!(whole(dir.path()).len(), 4);
-    // Nobody accepts anything under a running broker.
-    let (_ledger, _) = open(dir.path()).unwrap();
-    assert!(matches!(accept_loss(dir.path(), "root"), Err(LedgerError::Locked { .. })));
 }
 
 #[test]

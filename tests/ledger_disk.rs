@@ -5,12 +5,16 @@
 #[path = "support/store.rs"]
 mod support;
 
+use cyberos_broker::audit::clock::{Clock, Time};
+use cyberos_broker::audit::frame;
 use cyberos_broker::audit::ledger::Ledger;
 use cyberos_broker::audit::options::{Appended, Class, Durability, LedgerOptions, OnFailure};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{ASKS, current, numbered, open, verify, whole};
 
@@ -18,21 +22,41 @@ use support::{ASKS, current, numbered, open, verify, whole};
 struct Small {
     dir: tempfile::TempDir,
     filler: PathBuf,
+    /// Whether it has only so many files.
+    names: bool,
+    /// What the file system lies in, if it is no tmpfs.
+    _image: Option<tempfile::NamedTempFile>,
 }
 
 impl Small {
     fn new() -> Small {
+        Small::tmpfs("size=512k")
+    }
+
+    fn tmpfs(options: &str) -> Small {
         let dir = tempfile::tempdir().unwrap();
         nix::mount::mount(
             Some("tmpfs"),
             dir.path(),
             Some("tmpfs"),
             nix::mount::MsFlags::empty(),
-            Some("size=512k"),
+            Some(options),
         )
         .expect("this test needs root, to mount a small file system that it can fill");
-        let filler = dir.path().join("filler");
-        Small { dir, filler }
+        Small { filler: dir.path().join("filler"), dir, names: options.contains("nr_inodes"), _image: None }
+    }
+
+    /// A real disk's file system, of 48 MiB, in a file.
+    fn ext4() -> Small {
+        let (dir, image) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        image.as_file().set_len(48 << 20).unwrap();
+        let run = |program: &str, args: &[&std::ffi::OsStr]| {
+            let out = Command::new(program).args(args).output().unwrap();
+            assert!(out.status.success(), "{program}: {}", String::from_utf8_lossy(&out.stderr));
+        };
+        run("mkfs.ext4", &["-q".as_ref(), image.path().as_os_str()]);
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.path().as_os_str(), dir.path().as_os_str()]);
+        Small { filler: dir.path().join("filler"), dir, names: true, _image: Some(image) }
     }
 
     fn store(&self) -> PathBuf {
@@ -44,13 +68,27 @@ impl Small {
         Ledger::open(&self.store(), options, &mut |_| {}).unwrap().0
     }
 
+    /// To the last byte, and to the last name that a file can have.
     fn fill(&self) {
         let mut file = fs::File::options().append(true).create(true).open(&self.filler).unwrap();
-        while file.write_all(&[0; 512]).is_ok() {}
+        for piece in [1 << 20, 4096, 512, 1] {
+            while file.write_all(&vec![7; piece]).is_ok() {}
+            // Blocks that are not on the disk yet are not taken for good.
+            let _ = file.sync_all();
+        }
+        while file.write_all(&[7]).is_ok() {}
+        if self.names {
+            let made = |n: &u32| fs::File::create_new(self.dir.path().join(format!("file{n}"))).is_ok();
+            assert!((0..100_000).take_while(made).count() < 100_000, "names without end");
+        }
     }
 
     fn empty(&self) {
-        fs::remove_file(&self.filler).unwrap();
+        for entry in fs::read_dir(self.dir.path()).unwrap().flatten() {
+            if entry.file_type().unwrap().is_file() {
+                fs::remove_file(entry.path()).unwrap();
+            }
+        }
     }
 }
 
@@ -177,46 +215,123 @@ fn space_is_reserved_ahead_without_showing_in_the_size() {
     assert_eq!(meta.mode() & 0o777, 0o640);
 }
 
-const CHILD: &str = "CYBEROS_TEST_LEDGER_CHILD";
+/// On a disk that others have filled to the last byte and the last file, rows go on being written and HEAD follows: the
+/// room that is kept is for them. A start needs no more.
+fn goes_on_when_full(small: &Small) {
+    let store = small.store();
+    let open = || Ledger::open(&store, LedgerOptions::default(), &mut |_| {}).unwrap().0;
+    let head = |is: u64| {
+        until("HEAD", || frame::read_head(&store).unwrap() == Some(is));
+    };
+    let ledger = open();
+    ledger.append(&numbered(1), ASKS).unwrap();
+    head(1);
+    small.fill();
+    let mut n = 1;
+    let mut append = |ledger: &Ledger, rows: u64| {
+        for _ in 0..rows {
+            n += 1;
+            let appended = ledger.append(&numbered(n), ASKS).unwrap();
+            assert!(matches!(appended, Appended::Written { seq, .. } if seq == n), "row {n}: {appended:?}");
+        }
+        n
+    };
+    head(append(&ledger, 3000));
+    let status = ledger.status();
+    assert_eq!((status.failing, status.errors, status.queued), (None, 0, 0));
+    ledger.close().unwrap();
 
-/// What the next test runs in a process that it kills: appends for ever, and says what was acknowledged.
-#[test]
-fn child_of_the_next_test() {
-    let Some(store) = std::env::var_os(CHILD) else { return };
-    let (ledger, _) = open(Path::new(&store)).unwrap();
-    let mut out = std::io::stdout();
-    loop {
-        let Appended::Written { seq, .. } = ledger.append(&numbered(7), ASKS).unwrap() else {
-            panic!("queued")
-        };
-        // One write a line: what the parent reads was acknowledged before the kill.
-        out.write_all(format!("\nacknowledged {seq}\n").as_bytes()).unwrap();
-        out.flush().unwrap();
+    let ledger = open();
+    head(append(&ledger, 1000));
+    assert_eq!(ledger.status().failing, None);
+    // Until it is used up; then they wait, HEAD says what is there, and a start still goes on from that.
+    while ledger.status().reserved > 64 << 10 {
+        append(&ledger, 100);
     }
+    let last = append_until_queued(&ledger, append(&ledger, 0) + 1);
+    head(last - 1);
+    assert!(ledger.status().failing.unwrap().contains("No space left"));
+    small.empty();
+    until("the queue's end", || ledger.status().queued == 0);
+    head(last);
+    until("a new reserve", || ledger.status().reserved > 1 << 20);
+    assert_eq!(ledger.status().failing, None);
+    // And again.
+    small.fill();
+    n = last;
+    for _ in 0..2000 {
+        n += 1;
+        assert!(matches!(ledger.append(&numbered(n), ASKS).unwrap(), Appended::Written { .. }), "row {n}");
+    }
+    head(n);
+    ledger.close().unwrap();
+    let read = whole(&store);
+    assert_eq!(read.iter().map(|r| r.number("n").unwrap()).collect::<Vec<_>>(), (1..=n).collect::<Vec<_>>());
+}
+
+#[test]
+fn on_a_tmpfs_filled_to_the_last_byte_rows_and_head_go_on() {
+    goes_on_when_full(&Small::tmpfs("size=16m,nr_inodes=64"));
+}
+
+#[test]
+fn on_an_ext4_filled_to_the_last_byte_rows_and_head_go_on() {
+    goes_on_when_full(&Small::ext4());
+}
+
+/// A month that ends on a full disk: the new segment takes over what was reserved for the old one.
+#[test]
+fn on_a_full_disk_a_month_can_end() {
+    let small = Small::tmpfs("size=16m,nr_inodes=64");
+    let wall = Arc::new(AtomicU64::new(1_796_040_000_000_000_000));
+    let read = Arc::clone(&wall);
+    let clock = Clock::of(move || {
+        let ns = read.load(Ordering::Relaxed);
+        Time { wall_ns: ns, boot_ns: ns }
+    });
+    let options = LedgerOptions { clock, ..LedgerOptions::default() };
+    let (ledger, _) = Ledger::open(&small.store(), options, &mut |_| {}).unwrap();
+    ledger.append(&numbered(1), ASKS).unwrap();
+    small.fill();
+    fs::remove_file(small.dir.path().join("file0")).unwrap(); // a segment is one more file
+    wall.fetch_add(20 * 86_400_000_000_000, Ordering::Relaxed);
+    for n in 2..=2000 {
+        ledger.append(&numbered(n), ASKS).unwrap();
+    }
+    until("HEAD", || frame::read_head(&small.store()).unwrap() == Some(2000));
+    ledger.close().unwrap();
+    assert_eq!(frame::segments(&small.store()).unwrap().len(), 2);
+    assert_eq!(whole(&small.store()).len(), 2000);
+}
+
+/// The program that the next test kills. Built by cargo itself, so that no stale one is tested.
+fn writer() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--example", "ledger_writer", "--locked", "--message-format=json"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "cargo build failed");
+    let messages = built.stdout.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+    let executable = |m: serde_json::Value| m["executable"].as_str().map(PathBuf::from);
+    messages.filter_map(executable).next_back().expect("cargo names what it has built")
 }
 
 #[test]
 fn a_killed_writer_loses_no_acknowledged_row() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
-    let mut least = 0;
+    let (mut least, writer) = (0, writer());
     for round in 0..25u64 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_of_the_next_test", "--nocapture"])
-            .env(CHILD, &store)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child =
+            Command::new(&writer).arg(&store).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut acknowledged = 0;
         // Killed at another point each time, while it goes on writing.
         for line in lines.by_ref() {
-            let Some(seq) = line.unwrap().strip_prefix("acknowledged ").map(|n| n.parse::<u64>().unwrap())
-            else {
-                continue;
-            };
+            let seq = line.unwrap().parse::<u64>().unwrap();
             acknowledged = seq;
             if seq >= least + 1 + round * 37 % 211 {
                 break;
@@ -224,9 +339,7 @@ fn a_killed_writer_loses_no_acknowledged_row() {
         }
         child.kill().unwrap();
         for line in lines {
-            if let Some(seq) = line.unwrap().strip_prefix("acknowledged ").and_then(|n| n.parse().ok()) {
-                acknowledged = seq;
-            }
+            acknowledged = line.unwrap().parse().unwrap();
         }
         child.wait().unwrap();
         assert!(acknowledged > least, "the child wrote nothing");

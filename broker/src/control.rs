@@ -181,8 +181,9 @@ async fn answer(
             done(told(broker, parse_id(&invocation)?, read).await?)
         }
         Ask::AuditVerify {} => {
-            let store = broker.audit.store().to_owned();
-            let verified = tokio::task::spawn_blocking(move || crate::audit::answer::verify(&store)).await;
+            let (store, known) = (broker.audit.store().to_owned(), broker.audit.known());
+            let verified =
+                tokio::task::spawn_blocking(move || crate::audit::answer::verify(&store, known)).await;
             done(verified.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?)
         }
         Ask::AuditShow { since, skill, invocation, kind, denied } => {

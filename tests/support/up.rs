@@ -139,6 +139,22 @@ impl Up {
         Ok(Up { child, ready, state: dir.join("state"), skills, dir })
     }
 
+    /// Starts it again on the same state, with a provider of the test's; what it said if it does not become ready.
+    pub fn again(&mut self) -> Result<(), String> {
+        let log = std::fs::File::create(self.dir.join("log")).unwrap();
+        let mut command = Command::new(binary("cyberos"));
+        command.arg("up").arg("--state").arg(&self.state).arg("--skills").arg(&self.skills);
+        command.args(["--decision-command".as_ref(), self.dir.join("provider").as_os_str()]);
+        self.child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(self.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line.is_empty() {
+            return self.child.wait().map_or(Ok(()), |_| Err(self.log()));
+        }
+        self.ready = serde_json::from_str(&line).unwrap();
+        Ok(())
+    }
+
     /// What the daemons have logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()

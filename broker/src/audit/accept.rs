@@ -1,8 +1,9 @@
 //! `cyberos audit accept-loss` (`[6.4]`): the operator's way on when a start refuses, because rows that were durable are
-//! gone or damaged. It keeps every row up to the first bad place, moves what lies behind it to `store/lost/` for whoever
-//! investigates, and says so in the ledger itself. It is never called by a start.
+//! gone or damaged, or when `verify` misses rows that something else tells of. It keeps every row up to the first bad
+//! place, moves what lies behind it to `store/lost/` for whoever investigates, and says so in the ledger itself. It is
+//! never called by a start.
 //!
-//! Checkpoints (`[6.6]`) will not follow by themselves: root's file begins anew.
+//! Checkpoints (`[6.6]`) will not follow by themselves: the notary's file begins anew.
 
 use super::frame::{self, FILE_MODE};
 use super::ledger::Ledger;
@@ -10,52 +11,93 @@ use super::options::{Class, LedgerOptions};
 use super::reader::{Fault, ReadError, Reader};
 use super::recovery::{self, LedgerError, io_error};
 use super::row::Draft;
+use super::signs::Signs;
 use super::{clock, rows};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The row that says so.
 pub const LOSS_ACCEPTED: &str = "audit.loss_accepted";
 
+/// What a loss would be, before it is accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The first thing that is wrong. Rows before its seq stay.
+    pub fault: Fault,
+    /// The seq that HEAD promises; none if there is no HEAD that can be read.
+    pub head: Option<u64>,
+    /// Bytes that lie from there on, and are moved out of the ledger.
+    pub behind: u64,
+}
+
 /// A loss that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The first thing that was wrong.
-    pub fault: Fault,
-    /// The seq that HEAD had promised.
-    pub head: u64,
+    /// What it is.
+    pub damage: Damage,
     /// Where the bytes from there on are now.
     pub kept_in: PathBuf,
+    /// Seq of the row that says so.
+    pub recorded: u64,
 }
 
-/// Makes the ledger of `store` (STATE/store) one that opens, if it does not; `by` names the operator in the row. None if
-/// there is nothing to accept. No broker may run on it.
-pub fn accept_loss(store: &Path, by: &str) -> Result<Option<Loss>, LedgerError> {
-    let lock = recovery::lock(store)?;
-    let mut rows = Reader::open(store).map_err(io_error("read", store))?.rows();
-    let head = frame::read_head(store).ok().flatten().unwrap_or(0);
+/// What is wrong with the ledger of `store` (STATE/store); none if it is whole.
+pub fn damage(store: &Path) -> Result<Option<Damage>, LedgerError> {
+    let head = frame::read_head(store).ok().flatten();
+    let unread = |error: io::Error| io_error("read", store)(error);
+    if let Err(gone) = recovery::gone(store) {
+        let LedgerError::Gone { found, .. } = gone else { return Err(gone) };
+        let segment = store.join("audit").join(frame::CURRENT);
+        let what = format!("there are no rows, but there must have been some: {found}");
+        return Ok(Some(Damage { fault: Fault { seq: 1, segment, offset: 0, what }, head, behind: 0 }));
+    }
+    let mut signs = recovery::state_of(store).map_or_else(Signs::default, |state| Signs::of(state, None));
+    let mut walk = Reader::open(store).map_err(unread)?.rows();
     let fault = loop {
-        match rows.next() {
-            None => return Ok(None),
-            Some(Ok(_)) => {}
-            Some(Err(ReadError::Io(e))) => return Err(io_error("read", store)(e)),
+        match walk.next() {
+            Some(Ok(row)) => signs.see(&row),
+            Some(Err(ReadError::Io(e))) => return Err(unread(e)),
             Some(Err(ReadError::Broken(fault))) => break fault,
+            None => match signs.unexplained() {
+                Some(found) => break walk.fault_at_end(format!("rows are missing at the end: {found}")),
+                None => return Ok(None),
+            },
         }
     };
+    let mut behind = 0;
+    for segment in from_fault(store, &fault).map_err(unread)? {
+        let size = segment.metadata().map_err(unread)?.len();
+        behind += if segment == fault.segment { size.saturating_sub(fault.offset) } else { size };
+    }
+    Ok(Some(Damage { fault, head, behind }))
+}
+
+/// Makes the ledger of `store` one that opens, if it does not; `by` names the operator in the row. None if there is
+/// nothing to accept. No broker may run on it.
+pub fn accept_loss(store: &Path, by: &str) -> Result<Option<Loss>, LedgerError> {
+    // Looked at first, so that nothing is made in a folder that is no store.
+    if damage(store)?.is_none() {
+        return Ok(None);
+    }
+    recovery::make_folders(store)?;
+    let lock = recovery::lock(store)?;
+    let Some(damage) = damage(store)? else { return Ok(None) };
+    let fault = &damage.fault;
     let kept_in = store.join("lost").join(clock::now_ns().to_string());
     DirBuilder::new().recursive(true).mode(0o750).create(&kept_in).map_err(io_error("make", &kept_in))?;
-    set_aside(store, &fault, &kept_in).map_err(io_error("set aside the damaged rows in", &kept_in))?;
+    set_aside(store, fault, &kept_in).map_err(io_error("set aside the damaged rows in", &kept_in))?;
     let good = fault.seq.saturating_sub(1);
     frame::write_head(store, good).map_err(io_error("replace", &store.join("HEAD")))?;
-    lock.unlock().map_err(io_error("unlock", store))?;
 
-    let (ledger, _) = Ledger::open(store, LedgerOptions::default(), &mut |_| {})?;
+    let (ledger, _) = Ledger::open_locked(store, lock, LedgerOptions::default(), &mut |_| {})?;
     let extra = json!({
-        "by": rows::capped(by), "from_seq": fault.seq, "head": head, "segment": fault.segment.display().to_string(),
-        "offset": fault.offset, "what": rows::capped(&fault.what), "kept_in": kept_in.display().to_string(),
+        "by": rows::capped(by), "from_seq": fault.seq, "head": damage.head,
+        "segment": fault.segment.display().to_string(), "offset": fault.offset, "bytes": damage.behind,
+        "what": rows::capped(&fault.what), "kept_in": kept_in.display().to_string(),
     });
     let extra = if let Value::Object(map) = extra { map } else { serde_json::Map::new() };
     let draft = Draft {
@@ -67,29 +109,34 @@ pub fn accept_loss(store: &Path, by: &str) -> Result<Option<Loss>, LedgerError> 
     };
     let written = ledger.append(&draft, Class::Asks { owes: 0 }).and_then(|_| ledger.close());
     written.map_err(|e| io_error("record the loss in", store)(io::Error::other(e)))?;
-    Ok(Some(Loss { fault, head, kept_in }))
+    Ok(Some(Loss { kept_in, recorded: ledger.status().seq, damage }))
 }
 
-/// Moves everything from the fault on out of the ledger; each step is on the disk before the next one destroys anything.
+/// The segment of the fault, if it is there, and those behind it.
+fn from_fault(store: &Path, fault: &Fault) -> io::Result<Vec<PathBuf>> {
+    let mut segments = frame::segments(store)?;
+    let at = segments.iter().position(|segment| *segment == fault.segment).unwrap_or(segments.len());
+    Ok(segments.split_off(at))
+}
+
+/// Moves everything from the fault on out of the ledger. The damaged files themselves are kept, not copies: the good rows
+/// are what is copied, and each step is on the disk before the next.
 fn set_aside(store: &Path, fault: &Fault, kept_in: &Path) -> io::Result<()> {
-    let mut behind = false;
-    for segment in frame::segments(store)? {
-        let name = segment.file_name().unwrap_or_default();
-        if behind {
-            fs::rename(&segment, kept_in.join(name))?;
-        }
+    let audit = store.join("audit");
+    for segment in from_fault(store, fault)? {
+        let kept = kept_in.join(segment.file_name().unwrap_or_default());
         if segment != fault.segment {
+            fs::rename(&segment, kept)?;
             continue;
         }
-        behind = true;
-        let mut from = File::options().read(true).write(true).open(&segment)?;
-        let mut to = File::options().write(true).create_new(true).mode(FILE_MODE).open(kept_in.join(name))?;
-        // The whole file: where it was good is evidence too.
-        io::copy(&mut from, &mut to)?;
+        let good = audit.join(".good.binlog");
+        let mut to = File::options().write(true).create(true).truncate(true).mode(FILE_MODE).open(&good)?;
+        io::copy(&mut frame::open_regular(&segment)?.take(fault.offset), &mut to)?;
         to.sync_all()?;
-        frame::sync_dir(kept_in)?;
-        from.set_len(fault.offset)?;
-        from.sync_all()?;
+        // At no moment is the segment missing.
+        renameat2(AT_FDCWD, &good, AT_FDCWD, &segment, RenameFlags::RENAME_EXCHANGE)?;
+        frame::sync_dir(&audit)?;
+        fs::rename(&good, kept)?;
     }
     if let Ok(head) = fs::read(store.join("HEAD")) {
         fs::write(kept_in.join("HEAD"), head)?;
@@ -97,5 +144,5 @@ fn set_aside(store: &Path, fault: &Fault, kept_in: &Path) -> io::Result<()> {
     frame::sync_dir(kept_in)?;
     frame::sync_dir(&store.join("lost"))?;
     frame::sync_dir(store)?;
-    frame::sync_dir(&store.join("audit"))
+    frame::sync_dir(&audit)
 }

@@ -2,21 +2,30 @@
 //! line turned into a filter. Used by `control` and, for a store that can be read directly, by the CLI.
 
 use super::accept::LOSS_ACCEPTED;
+use super::clock;
 use super::filter::{self, Filter};
-use super::reader::Reader;
+use super::ledger::Known;
+use super::reader::{Fault, Reader};
+use super::recovery;
 use super::replay;
+use super::report::Report;
 use super::row::Row;
 use super::rows::{
-    CALL_COMPLETED, CALL_STARTED, CALLS_UNRECORDED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, MEMORY_EMIT,
-    NO_CONNECT, Span, TIMEOUT,
+    CALL_COMPLETED, CALL_STARTED, CALLS_UNRECORDED, CLOCK_STEPPED, DENIED, INVOKED_COMPLETED,
+    INVOKED_STARTED, MEMORY_EMIT, NO_CONNECT, Span, TIMEOUT,
 };
+use super::signs::Signs;
 use cyberos_proto::ids::InvocationId;
 use serde_json::{Value, json};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Beside a running broker a file may be there before its row; after so long it no longer may.
+const SETTLED_NS: u64 = 60 * 1_000_000_000;
+
 /// Every kind of row that there is.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 11] = [
     INVOKED_STARTED,
     CALL_STARTED,
     CALL_COMPLETED,
@@ -26,13 +35,28 @@ const KINDS: [&str; 10] = [
     TIMEOUT,
     NO_CONNECT,
     INVOKED_COMPLETED,
+    CLOCK_STEPPED,
     LOSS_ACCEPTED,
 ];
 
-/// Walks the whole store: the report, with `ok`, `first_bad_seq` and `what` for those who ask no more.
-pub fn verify(store: &Path) -> Result<Value, String> {
+/// Walks the whole store, and compares it with what the broker that writes it knows (`known`) and with what else its state
+/// directory holds: the report, with `ok`, `first_bad_seq` and `what` for those who ask no more.
+pub fn verify(store: &Path, known: Option<Known>) -> Result<Value, String> {
     let unreadable = |e: std::io::Error| format!("the ledger in {} cannot be read: {e}", store.display());
-    let report = Reader::open(store).and_then(Reader::verify).map_err(unreadable)?;
+    let written_now = known.is_some() || recovery::in_use(store);
+    let before = written_now.then(|| clock::now_ns().saturating_sub(SETTLED_NS));
+    let signs = recovery::state_of(store).map_or_else(Signs::default, |state| Signs::of(state, before));
+    let report = match Reader::open(store) {
+        // Who else would ask for it, but somebody who knows that there was one?
+        Err(e)
+            if e.kind() == io::ErrorKind::NotFound && (known.is_some() || signs.unexplained().is_some()) =>
+        {
+            let what = format!("there is no ledger any more: {e}");
+            let broken = Some(Fault { seq: 1, segment: store.join("audit"), offset: 0, what });
+            Report { broken, ..Report::default() }
+        }
+        opened => opened.and_then(|reader| reader.verify_against(known, signs)).map_err(unreadable)?,
+    };
     let mut answer = serde_json::to_value(&report).map_err(|e| e.to_string())?;
     answer["ok"] = report.broken.is_none().into();
     answer["first_bad_seq"] = report.first_bad_seq().into();

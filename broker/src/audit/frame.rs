@@ -2,10 +2,10 @@
 //! recovery and reader stand on it.
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes before a payload: u32 length, u32 CRC-32C of the payload, u64 seq, u64 ts_ns, all big-endian.
@@ -15,6 +15,10 @@ pub const HEADER: usize = 24;
 pub const MAX_PAYLOAD: u32 = 1 << 20;
 /// The segment that is written.
 pub const CURRENT: &str = "current.binlog";
+/// Beside HEAD: what it changes places with.
+const SPARE_HEAD: &str = ".HEAD.spare";
+/// A file of the store that only takes up room, and is removed when HEAD can't be written for want of it.
+pub(super) const RESERVE: &str = ".reserve";
 /// Mode of every file of the store: the broker writes, its group may read (`[6.3]`, `[0.5]`).
 pub const FILE_MODE: u32 = 0o640;
 
@@ -197,13 +201,47 @@ pub fn read_head(store: &Path) -> io::Result<Option<u64>> {
 }
 
 /// Replaces HEAD. The new file is on the disk before it gets the name, so that a crash leaves the old or the new one.
+///
+/// The two files change places, and what was HEAD is written over the next time: that takes no block and no inode, and
+/// so works on a full disk. Where a file system can't exchange names, [`RESERVE`] is given back for the new file.
 pub fn write_head(store: &Path, seq: u64) -> io::Result<()> {
-    let temporary = store.join(".HEAD.tmp");
-    let mut file =
-        File::options().write(true).create(true).truncate(true).mode(FILE_MODE).open(&temporary)?;
-    file.write_all(&seq.to_le_bytes())?;
-    file.sync_data()?;
-    fs::rename(&temporary, store.join("HEAD"))
+    match exchange_head(store, seq) {
+        Err(e) if full(&e) && fs::remove_file(store.join(RESERVE)).is_ok() => exchange_head(store, seq),
+        done => done,
+    }
+}
+
+fn exchange_head(store: &Path, seq: u64) -> io::Result<()> {
+    let (head, spare) = (store.join("HEAD"), store.join(SPARE_HEAD));
+    write_spare(&spare, seq)?;
+    match renameat2(AT_FDCWD, &spare, AT_FDCWD, &head, RenameFlags::RENAME_EXCHANGE) {
+        Ok(()) => return Ok(()),
+        // Without a HEAD there is nothing to exchange; the rest are words for "not here".
+        Err(Errno::ENOENT | Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {}
+        Err(e) => return Err(e.into()),
+    }
+    fs::rename(&spare, &head)?;
+    // For the next time, which may find the disk full; that it is missing then is found then.
+    let _ = write_spare(&spare, seq);
+    Ok(())
+}
+
+/// Writes over what is there: a file that is cut first would have to find its block anew.
+fn write_spare(spare: &Path, seq: u64) -> io::Result<()> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(flags);
+    let file = options.open(spare)?;
+    file.write_all_at(&seq.to_le_bytes(), 0)?;
+    if file.metadata()?.len() != 8 {
+        file.set_len(8)?;
+    }
+    file.sync_data()
+}
+
+/// Whether an error says that there is no room.
+pub(super) fn full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Makes names of `dir` durable.

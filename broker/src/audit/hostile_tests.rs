@@ -1,7 +1,8 @@
 //! A ledger that somebody else made, to hurt whoever reads it.
 
 use super::frame::{self, CURRENT};
-use super::reader::{Reader, Report};
+use super::reader::Reader;
+use super::report::Report;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use std::fs;

@@ -1,6 +1,6 @@
 //! The one writer of the ledger (`[6.3]`, `[6.4]`). It gives rows their seq, time and chain, writes them in that order,
-//! and makes them durable in the background. It knows no kind of row, and decides no call: it says whether a row is in
-//! the file, in the queue, or not taken. [`super::Audit`] calls it, and nobody else.
+//! and makes them durable in the background. It knows no kind of row but that of its own clock, and decides no call: it
+//! says whether a row is in the file, in the queue, or not taken. [`super::Audit`] calls it, and nobody else.
 //!
 //! ```text
 //! append ──(lock: seq, ts, chain, write)──► file ──┐            a call waits for this much
@@ -16,13 +16,14 @@
 //!
 //! Checkpoints (`[6.6]`) belong here: (seq, chain) to the helper at close, at rotation, and every few minutes.
 
+use super::clock::{Step, Time};
 use super::frame::{self, Frame, MAX_PAYLOAD};
 use super::options::{Appended, AuditUnavailable, Class, Durability, LedgerOptions, LedgerStatus, OnFailure};
-use super::recovery::{self, LedgerError, Recovery};
+use super::recovery::{self, End, LedgerError, Recovery};
 use super::row::{Draft, Prepared, Row};
+use super::rows;
 use super::sync;
 use super::tail::{Tail, Waiting};
-use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -66,9 +67,26 @@ impl Ledger {
         options: LedgerOptions,
         see: &mut dyn FnMut(&Frame),
     ) -> Result<(Ledger, Recovery), LedgerError> {
-        let (end, recovery) = recovery::open(store, see)?;
+        Ledger::begin(store, options, recovery::open(store, see)?)
+    }
+
+    /// The same for who holds the store's lock already, and has accepted whatever is missing.
+    pub(super) fn open_locked(
+        store: &Path,
+        lock: File,
+        options: LedgerOptions,
+        see: &mut dyn FnMut(&Frame),
+    ) -> Result<(Ledger, Recovery), LedgerError> {
+        Ledger::begin(store, options, recovery::open_locked(store, lock, see)?)
+    }
+
+    fn begin(
+        store: &Path,
+        options: LedgerOptions,
+        (end, recovery): (End, Recovery),
+    ) -> Result<(Ledger, Recovery), LedgerError> {
         let end_seq = end.seq;
-        let (tail, lock) = Tail::new(end);
+        let (tail, lock, stepped) = Tail::new(end, options.clock.now());
         let shared = Arc::new(Shared {
             store: store.to_owned(),
             options,
@@ -80,6 +98,9 @@ impl Ledger {
             lock_file: lock,
         });
         shared.reserve();
+        if let (Some(step), Ok(mut tail)) = (stepped, shared.lock()) {
+            shared.tell_step(&mut tail, &step);
+        }
         let background = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("audit-sync".into())
@@ -101,6 +122,8 @@ impl Ledger {
                 reason: format!("a row of {} bytes is too long", prepared.max_len()),
             });
         }
+        let now = shared.options.clock.now();
+        shared.look_at_clock(&mut tail, now);
         let on_failure = shared.options.on_failure;
         match class {
             Class::Owed => tail.owed = tail.owed.saturating_sub(1),
@@ -110,39 +133,15 @@ impl Ledger {
                 }
             }
         }
-        let (seq, ts_ns) = (tail.seq + 1, (shared.options.clock)().max(tail.ts_ns));
-        let (payload, chain) = prepared.seal(&tail.chain, ts_ns);
-        let frame = frame::encode(seq, ts_ns, &payload);
-        let bytes = frame.len() as u64;
-        let written = if tail.queue.is_empty() { tail.write(shared, &frame, ts_ns) } else { Ok(false) };
-        let written = match (written, class) {
-            (Ok(written), _) => written,
-            (Err(e), Class::Asks { .. }) if on_failure == OnFailure::Refuse => {
-                return tail.turn_away(on_failure, e);
-            }
-            (Err(_), _) => false,
+        let may_refuse = matches!(class, Class::Asks { .. }) && on_failure == OnFailure::Refuse;
+        let appended = match shared.place(&mut tail, &prepared, now.wall_ns, may_refuse) {
+            Ok(appended) => appended,
+            Err(e) => return tail.turn_away(on_failure, e),
         };
-        if !written {
-            tail.queue.push_back(Waiting { frame, ts_ns });
-        }
         if let Class::Asks { owes } = class {
             tail.owed += owes;
         }
-        (tail.seq, tail.chain, tail.ts_ns) = (seq, chain, ts_ns);
-        shared.work.notify_one();
-        if shared.rows.receiver_count() > 0 {
-            let parsed = Row::parse(&Frame { seq, ts_ns, payload });
-            match parsed {
-                // A send fails only when the last receiver has just gone.
-                Ok(row) => drop(shared.rows.send(Arc::new(row))),
-                Err(e) => tracing::error!(seq, error = %e, "the audit ledger wrote a row that it can't read"),
-            }
-        }
-        Ok(if written {
-            Appended::Written { seq, ts_ns, bytes }
-        } else {
-            Appended::Queued { seq, ts_ns, bytes }
-        })
+        Ok(appended)
     }
 
     /// Gives back `places` that a row of [`Class::Asks`] kept and nobody will use.
@@ -178,11 +177,23 @@ impl Ledger {
                 queued: tail.queue.len(),
                 dropped: tail.dropped,
                 refused: tail.refused,
+                reserved: tail.reserved.saturating_sub(tail.end),
                 errors: tail.errors,
-                failing: tail.write_failure.clone().or_else(|| tail.sync_failure.clone()),
+                failing: tail.failing(),
             },
             Err(e) => LedgerStatus { durable_seq, failing: Some(e.reason), ..LedgerStatus::default() },
         }
+    }
+
+    /// What is in the file by all that the writer has done, whatever has been done to the file.
+    pub fn known(&self) -> Option<Known> {
+        let tail = self.shared.lock().ok()?;
+        Some(Known { seq: tail.written, chain: tail.written_chain })
+    }
+
+    /// The wall clock that rows are dated by.
+    pub fn now_ns(&self) -> u64 {
+        self.shared.options.clock.now().wall_ns
     }
 
     /// STATE/store.
@@ -240,22 +251,71 @@ impl Shared {
             .map_err(|_| AuditUnavailable { reason: "a row was interrupted; restart the broker".into() })
     }
 
-    /// Keeps disk space reserved beyond the end, so that a full disk does not stop the ledger at once.
-    pub(super) fn reserve(&self) {
-        let Ok(tail) = self.lock() else { return };
-        let (file, end, reserved) = (Arc::clone(&tail.file), tail.end, tail.reserved);
-        drop(tail);
-        let size = self.options.preallocate;
-        if size == 0 || reserved > end + size / 2 {
-            return;
+    /// Gives a row its place, and writes it if none waits. The error, which nothing has come of, is for a row that may be
+    /// refused.
+    fn place(
+        &self,
+        tail: &mut Tail,
+        prepared: &Prepared,
+        ts_ns: u64,
+        may_refuse: bool,
+    ) -> Result<Appended, String> {
+        let seq = tail.seq + 1;
+        let (payload, chain) = prepared.seal(&tail.chain, ts_ns);
+        let row = Waiting { frame: frame::encode(seq, ts_ns, &payload), ts_ns, chain };
+        let bytes = row.frame.len() as u64;
+        let written = if tail.queue.is_empty() { tail.write(self, &row) } else { Ok(false) };
+        let written = match written {
+            Ok(written) => written,
+            Err(e) if may_refuse => return Err(e),
+            Err(_) => false,
+        };
+        if !written {
+            tail.queue.push_back(row);
         }
-        let (Ok(from), Ok(length)) = (i64::try_from(end), i64::try_from(size)) else { return };
-        if let Err(e) = fallocate(&*file, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, length) {
-            tracing::warn!(error = %e, bytes = size, "cannot reserve disk space for the audit ledger");
+        (tail.seq, tail.chain) = (seq, chain);
+        self.work.notify_one();
+        if self.rows.receiver_count() > 0 {
+            let parsed = Row::parse(&Frame { seq, ts_ns, payload });
+            match parsed {
+                // A send fails only when the last receiver has just gone.
+                Ok(row) => drop(self.rows.send(Arc::new(row))),
+                Err(e) => tracing::error!(seq, error = %e, "the audit ledger wrote a row that it can't read"),
+            }
         }
-        // Not again before half of it is used up, also when it failed: appending works without it.
-        if let Ok(mut tail) = self.lock() {
-            tail.reserved = end + size;
+        Ok(if written {
+            Appended::Written { seq, ts_ns, bytes }
+        } else {
+            Appended::Queued { seq, ts_ns, bytes }
+        })
+    }
+
+    /// Tells of a step of the wall clock, before any row that is dated by the new time.
+    pub(super) fn look_at_clock(&self, tail: &mut Tail, now: Time) {
+        if let Some(step) = tail.steps.look(now) {
+            self.tell_step(tail, &step);
         }
     }
+
+    /// It asks for no place in the queue: it is rare, and nobody can do without it.
+    fn tell_step(&self, tail: &mut Tail, step: &Step) {
+        let (seconds, at_start) = (step.ms() / 1000, step.at_start);
+        tracing::warn!(
+            seconds,
+            at_start,
+            after_row = tail.seq,
+            "the wall clock was set forward or back: rows are dated by it, their order is that of their numbers"
+        );
+        // Not refused, so there is no error.
+        let _ = self.place(tail, &Prepared::new(&rows::clock_stepped(step)), step.to_ns, false);
+    }
+}
+
+/// The last row that the writer has put into the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its seq; 0 without rows.
+    pub seq: u64,
+    /// Its chain.
+    pub chain: [u8; 32],
 }

@@ -7,9 +7,12 @@
 //! rows.rs       facts → a draft of a row
 //! row.rs        draft → payload, payload → row; canonical.rs: canonical JSON and hashes; clock.rs: ledger time
 //! ledger.rs     the one writer; tail.rs: its end under the lock; sync.rs: its background half; options.rs: its words
+//! reserve.rs    room that is kept on the disk
 //! recovery.rs   what a start finds; accept.rs: the operator's way on when a start refuses
 //! frame.rs      frames, segments, HEAD
-//! reader.rs     the one reader: verify; filter.rs: show; replay.rs: a run told from its rows; follow.rs: rows as they come
+//! signs.rs      what else in the state tells of rows
+//! reader.rs     the one reader: verify; report.rs: what that finds; filter.rs: show; follow.rs: rows as they come
+//! replay.rs     a run told from its rows
 //! runs.rs       the rows of a run's own life; unrecorded.rs: calls beyond its quota; tally.rs: today's numbers, open runs
 //! ```
 //!
@@ -43,7 +46,7 @@ pub mod accept;
 pub mod answer;
 mod calls;
 pub mod canonical;
-pub(crate) mod clock;
+pub mod clock;
 pub mod filter;
 mod follow;
 pub mod frame;
@@ -52,9 +55,12 @@ pub mod options;
 pub mod reader;
 pub mod recovery;
 pub mod replay;
+pub mod report;
+mod reserve;
 pub mod row;
 pub mod rows;
 mod runs;
+pub mod signs;
 mod sync;
 mod tail;
 mod tally;
@@ -186,13 +192,23 @@ impl Audit {
     /// Today's numbers and the ledger's state.
     pub fn status(&self) -> AuditStatus {
         let untold = self.untold();
-        let today = relock(&self.inner.tally).today(clock::now_ns(), untold);
+        let today = relock(&self.inner.tally).today(self.now_ns(), untold);
         AuditStatus {
             tool_calls_today: today.calls,
             denied_today: today.denied,
             unrecorded_today: today.unrecorded,
             ledger: self.inner.ledger.status(),
         }
+    }
+
+    /// The wall clock that rows are dated by, ns since 1970: what else is dated or named by the time must ask here too.
+    pub fn now_ns(&self) -> u64 {
+        self.inner.ledger.now_ns()
+    }
+
+    /// The last row that is in the file by all that this broker has done.
+    pub fn known(&self) -> Option<ledger::Known> {
+        self.inner.ledger.known()
     }
 
     /// STATE/store, for [`reader`].

@@ -1,7 +1,7 @@
 //! The words between the writer and those who give it rows: how the ledger is kept, what becomes of a row, how the ledger
 //! is doing. It does nothing.
 
-use super::clock;
+use super::clock::Clock;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ pub struct LedgerOptions {
     pub on_failure: OnFailure,
     /// Rows that may wait in memory.
     pub queue: usize,
-    /// Bytes reserved on the disk ahead of the end.
+    /// Bytes reserved on the disk ahead of the end; on a small file system an eighth of it.
     pub preallocate: u64,
     /// How long rows gather before a `fdatasync` that nobody waits for.
     pub group: Duration,
-    /// The clock, ns since 1970. It may jump; ledger time never goes back.
-    pub clock: fn() -> u64,
+    /// The clocks. Rows have the wall clock's time, also when that is set back; a step has a row of its own.
+    pub clock: Clock,
 }
 
 impl Default for LedgerOptions {
@@ -54,7 +54,7 @@ impl Default for LedgerOptions {
             queue: 10_000,
             preallocate: 64 << 20,
             group: Duration::from_millis(10),
-            clock: clock::now_ns,
+            clock: Clock::system(),
         }
     }
 }
@@ -117,6 +117,8 @@ pub struct LedgerStatus {
     pub dropped: u64,
     /// Rows that were refused.
     pub refused: u64,
+    /// Bytes that rows may yet take without any free space on the disk.
+    pub reserved: u64,
     /// Writes and syncs that failed.
     pub errors: u64,
     /// What is wrong now.

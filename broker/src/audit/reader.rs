@@ -6,10 +6,12 @@
 //! place nothing is worth more than the place.
 
 use super::frame::{self, FrameFault, FrameReader, Next};
+use super::ledger::Known;
+use super::report::{ClockStep, Pairs, Report};
 use super::row::{GENESIS, Row};
-use super::rows::{CALL_COMPLETED, CALL_STARTED, DENIED, DURATION, INVOKED_COMPLETED, INVOKED_STARTED};
+use super::signs::Signs;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -110,15 +112,21 @@ impl Reader {
             current: self.current,
             place: None,
             from: (seq, ts_ns),
-            last: Last { seq: 0, ts_ns: 0, chain: Some(GENESIS) },
+            last: Last { seq: 0, chain: Some(GENESIS) },
             unfinished: None,
             done: false,
         }
     }
 
-    /// Checks everything: frames, seqs, times, chain, HEAD, and that nothing is completed that had not started.
+    /// Checks everything: frames, seqs, chain, HEAD, and that nothing is completed that had not started.
     /// Checkpoints (`[6.6]`) will be compared here.
     pub fn verify(self) -> io::Result<Report> {
+        self.verify_against(None, Signs::default())
+    }
+
+    /// [`Reader::verify`], and whether the row is there that a running broker wrote last, and those that `signs` tell of.
+    pub fn verify_against(self, known: Option<Known>, mut signs: Signs) -> io::Result<Report> {
+        let no_head = self.head.as_ref().err().cloned();
         let mut report = Report { head: *self.head.as_ref().unwrap_or(&0), ..Report::default() };
         let mut pairs = Pairs::default();
         let mut rows = self.rows();
@@ -136,11 +144,35 @@ impl Reader {
                         report.broken = Some(Fault { seq: row.seq, segment, offset, what });
                         break;
                     }
+                    if let Some(known) = known.filter(|known| known.seq == row.seq)
+                        && row.chain_bytes() != Some(known.chain)
+                    {
+                        let (segment, offset) = rows.place_of_last();
+                        let what = "it is another row than the one that the running broker wrote".to_owned();
+                        report.broken = Some(Fault { seq: row.seq, segment, offset, what });
+                        break;
+                    }
+                    signs.see(&row);
+                    report
+                        .clock_steps
+                        .extend(ClockStep::of(&row, (report.rows > 0).then_some(report.last_ts_ns)));
                     report.rows += 1;
                     report.last_ts_ns = row.ts_ns;
                     report.chain = row.chain;
                 }
             }
+        }
+        if report.broken.is_none() {
+            let missing = match known {
+                Some(known) if known.seq > report.rows => Some(format!(
+                    "the running broker has written rows up to {}; from here on they are gone",
+                    known.seq
+                )),
+                _ => signs.unexplained().map(|found| format!("rows are missing at the end: {found}")),
+            };
+            // A store that was never opened has no HEAD either; whoever verifies it takes it for one that was.
+            let missing = missing.or(no_head.filter(|_| report.rows == 0));
+            report.broken = missing.map(|what| rows.fault_at_end(what));
         }
         report.unfinished = rows.unfinished;
         report.open_calls = pairs.calls.into_values().collect();
@@ -151,116 +183,9 @@ impl Reader {
     }
 }
 
-/// What `verify` found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
-    /// Rows that are as they should be, from the first one on.
-    pub rows: u64,
-    /// HEAD, before the walk.
-    pub head: u64,
-    /// Time of the last good row.
-    pub last_ts_ns: u64,
-    /// Chain of the last good row; empty without one. Whoever noted it elsewhere can compare.
-    pub chain: String,
-    /// The first thing that is wrong. `first_bad_seq` is its `seq`.
-    pub broken: Option<Fault>,
-    /// A frame above HEAD that is being written or was torn by a crash.
-    pub unfinished: Option<Unfinished>,
-    /// Calls that started and did not complete (they run, or the broker died under them).
-    pub open_calls: Vec<OpenCallEntry>,
-    /// Runs that began and did not end.
-    pub open_invocations: Vec<OpenRunEntry>,
-}
-
-impl Report {
-    /// Seq of the first row that is wrong or missing.
-    pub fn first_bad_seq(&self) -> Option<u64> {
-        self.broken.as_ref().map(|fault| fault.seq)
-    }
-}
-
-/// A call that started and did not complete.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OpenCallEntry {
-    /// Seq of its started row.
-    pub seq: u64,
-    /// Its run.
-    pub invocation_id: String,
-    /// Its number.
-    pub call: u64,
-    /// Its tool.
-    pub tool_name: String,
-}
-
-/// A run that began and did not end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OpenRunEntry {
-    /// Seq of its first row.
-    pub seq: u64,
-    /// Its id.
-    pub invocation_id: String,
-    /// Its skill.
-    pub skill_id: String,
-}
-
-#[derive(Default)]
-struct Pairs {
-    calls: BTreeMap<(String, u64), OpenCallEntry>,
-    runs: BTreeMap<String, OpenRunEntry>,
-    /// Calls that a denied row closed which does not say so itself: earlier versions wrote a completed row after it.
-    closed_twice: BTreeSet<(String, u64)>,
-}
-
-impl Pairs {
-    /// What is wrong with the place of `row` among the others. Rows that name no run (another writer's may not) pair
-    /// with nothing.
-    fn see(&mut self, row: &Row) -> Option<String> {
-        let id = row.text("invocation_id")?.to_owned();
-        let call = row.number("call");
-        match (row.op.as_str(), call) {
-            (CALL_STARTED, Some(call)) => {
-                let tool_name = row.text("tool_name").unwrap_or_default().to_owned();
-                let open = OpenCallEntry { seq: row.seq, invocation_id: id.clone(), call, tool_name };
-                let twice = self.calls.insert((id, call), open)?;
-                Some(format!("call {call} of {} starts a second time", twice.invocation_id))
-            }
-            (CALL_COMPLETED, Some(call)) => {
-                let key = (id, call);
-                let known = self.calls.remove(&key).is_some() || self.closed_twice.remove(&key);
-                (!known).then(|| format!("call {call} of {} is completed but had not started", key.0))
-            }
-            // A call is refused before it starts, or, for a quota, once it runs: then this row closes it.
-            (DENIED, Some(call)) => {
-                let (key, closes) = ((id, call), row.extra.contains_key(DURATION));
-                match (self.calls.remove(&key).is_some(), closes) {
-                    (true, false) => drop(self.closed_twice.insert(key)),
-                    (false, true) => {
-                        return Some(format!("call {call} of {} ends refused but had not started", key.0));
-                    }
-                    _ => {}
-                }
-                None
-            }
-            (INVOKED_STARTED, _) => {
-                let open =
-                    OpenRunEntry { seq: row.seq, invocation_id: id.clone(), skill_id: row.actor.clone() };
-                self.runs
-                    .insert(id, open)
-                    .map(|twice| format!("run {} begins a second time", twice.invocation_id))
-            }
-            (INVOKED_COMPLETED, _) => match self.runs.remove(&id) {
-                Some(_) => None,
-                None => Some(format!("run {id} is completed but had not begun")),
-            },
-            _ => None,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Last {
     seq: u64,
-    ts_ns: u64,
     /// None when the row before was not looked into.
     chain: Option<[u8; 32]>,
 }
@@ -290,6 +215,12 @@ impl Rows {
     /// What stands above HEAD at the end and is no whole frame, once the walk has come there.
     pub fn unfinished(&self) -> Option<&Unfinished> {
         self.unfinished.as_ref()
+    }
+
+    /// A fault behind the last row, once the walk has come there.
+    pub(super) fn fault_at_end(&self, what: String) -> Fault {
+        let (segment, offset) = self.place_of_last();
+        Fault { seq: self.last.seq + 1, segment, offset, what }
     }
 
     fn place_of_last(&self) -> (PathBuf, u64) {
@@ -355,10 +286,7 @@ impl Rows {
             if frame.seq != next {
                 return Err(self.broken(next, format!("row {} stands where row {next} should", frame.seq)));
             }
-            if frame.ts_ns < self.last.ts_ns {
-                return Err(self.broken(next, "its time is before that of the row before it".into()));
-            }
-            (self.last.seq, self.last.ts_ns) = (frame.seq, frame.ts_ns);
+            self.last.seq = frame.seq;
             if frame.seq < self.from.0 || frame.ts_ns < self.from.1 {
                 self.last.chain = None;
                 continue;

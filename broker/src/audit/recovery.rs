@@ -4,8 +4,10 @@
 //!
 //! Older segments than the newest two are not read at a start (they may hold years); `cyberos audit verify` reads all.
 
+use super::clock::Month;
 use super::frame::{self, CURRENT, FILE_MODE, Frame, FrameFault, FrameReader, Next};
 use super::row::{GENESIS, Row, RowFault};
+use super::signs::Signs;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -63,8 +65,8 @@ pub enum LedgerError {
     /// Rows that were durable are gone.
     #[error(
         "the audit ledger has lost rows {from} to {to}: HEAD says that they were on the disk, but {} ends or is damaged at byte \
-         {offset} ({fault}). Restore the file, or accept the loss with `cyberos audit accept-loss`",
-        segment.display()
+         {offset} ({fault}). Restore the file, or accept the loss as root: `cyberos audit accept-loss --store {}`",
+        segment.display(), store_of(segment)
     )]
     Missing {
         /// First missing seq.
@@ -80,9 +82,10 @@ pub enum LedgerError {
     },
     /// Bytes that no crash leaves.
     #[error(
-        "the audit ledger is damaged at byte {offset} of {}, where row {seq} should be: {fault}. A crash does not leave this; \
-         run `cyberos audit verify`",
-        segment.display()
+        "the audit ledger is damaged at byte {offset} of {}, where row {seq} should be: {fault}. A crash does not leave this: \
+         find out what did. `cyberos audit verify --store {store}` reads all of it; to go on without what is behind, as root: \
+         `cyberos audit accept-loss --store {store}`",
+        segment.display(), store = store_of(segment)
     )]
     Damaged {
         /// Which file.
@@ -97,8 +100,8 @@ pub enum LedgerError {
     /// There are rows, but nobody knows how many there should be.
     #[error(
         "{} is missing or unreadable ({fault}) although the audit ledger has rows: without it a cut-off tail cannot be noticed. \
-         Restore it, or accept the loss with `cyberos audit accept-loss`",
-        path.display()
+         Restore it, or accept the loss as root: `cyberos audit accept-loss --store {}`",
+        path.display(), path.parent().unwrap_or(path).display()
     )]
     HeadLost {
         /// HEAD's path.
@@ -106,6 +109,34 @@ pub enum LedgerError {
         /// What is wrong with it.
         fault: String,
     },
+    /// There is no row, though the state tells of some.
+    #[error(
+        "the audit ledger in {} is gone or empty, but there must have been one: {found}. Restore it, or accept the loss as root: \
+         `cyberos audit accept-loss --store {}`",
+        store.display(), store.display()
+    )]
+    Gone {
+        /// STATE/store.
+        store: PathBuf,
+        /// What tells of it.
+        found: String,
+    },
+}
+
+/// STATE/store, of a file in its `audit`.
+fn store_of(segment: &Path) -> std::path::Display<'_> {
+    segment.ancestors().nth(2).unwrap_or(segment).display()
+}
+
+/// STATE, if `store` is the store of one.
+pub(super) fn state_of(store: &Path) -> Option<&Path> {
+    store.parent().filter(|_| store.file_name().is_some_and(|name| name == "store"))
+}
+
+/// Whether a broker writes it now.
+pub(super) fn in_use(store: &Path) -> bool {
+    let held = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    frame::open_regular(&store.join(".lock")).is_ok_and(held)
 }
 
 pub(super) fn io_error<'a>(
@@ -130,19 +161,52 @@ pub(super) struct End {
     pub(super) chain: [u8; 32],
     /// Its time.
     pub(super) ts_ns: u64,
+    /// The month that the newest segment but the current one is named after.
+    pub(super) named: Option<Month>,
 }
 
 /// Takes the lock and brings the store of `store` into a state that the writer can go on from. `see` is given every
 /// frame of the newest two segments, in order.
 pub(super) fn open(store: &Path, see: &mut dyn FnMut(&Frame)) -> Result<(End, Recovery), LedgerError> {
-    let audit = store.join("audit");
-    for dir in [store, &audit] {
+    gone(store)?;
+    make_folders(store)?;
+    let lock = lock(store)?;
+    open_locked(store, lock, see)
+}
+
+/// The store's folder and that of the segments.
+pub(super) fn make_folders(store: &Path) -> Result<(), LedgerError> {
+    for dir in [store, &store.join("audit")] {
         match DirBuilder::new().mode(0o750).create(dir) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(io_error("make", dir)(e)),
             _ => {}
         }
     }
-    let lock = lock(store)?;
+    Ok(())
+}
+
+/// Refuses a store without rows where there must have been some: one that somebody removed, or emptied.
+pub(super) fn gone(store: &Path) -> Result<(), LedgerError> {
+    let Some(state) = state_of(store) else { return Ok(()) };
+    let head = frame::read_head(store).ok().flatten();
+    let filled = |path: &PathBuf| path.metadata().is_ok_and(|m| m.len() > 0);
+    // A HEAD that promises rows, and rows without a HEAD, are refused by whoever reads them.
+    if head.is_some_and(|seq| seq > 0) || frame::segments(store).is_ok_and(|all| all.iter().any(filled)) {
+        return Ok(());
+    }
+    match Signs::of(state, None).of_a_lost_store(head.is_some()) {
+        Some(found) => Err(LedgerError::Gone { store: store.to_owned(), found }),
+        None => Ok(()),
+    }
+}
+
+/// From the lock on.
+pub(super) fn open_locked(
+    store: &Path,
+    lock: File,
+    see: &mut dyn FnMut(&Frame),
+) -> Result<(End, Recovery), LedgerError> {
+    let audit = store.join("audit");
     let mut recovery = Recovery::default();
     recovery.head = head(store, &mut recovery.created)?;
     let found = scan(store, &mut recovery, see)?;
@@ -165,7 +229,10 @@ pub(super) fn open(store: &Path, see: &mut dyn FnMut(&Frame)) -> Result<(End, Re
     frame::sync_dir(store).map_err(io_error("sync", store))?;
     recovery.last_seq = found.seq;
     let offset = file.metadata().map_err(io_error("read", &current))?.len();
-    Ok((End { lock, file, offset, seq: found.seq, chain: found.chain, ts_ns: found.ts_ns }, recovery))
+    let months = segments(store)?;
+    let named = months.iter().filter_map(|path| Month::parse(path.file_stem()?.to_str()?)).max();
+    let Found { seq, chain, ts_ns } = found;
+    Ok((End { lock, file, offset, seq, chain, ts_ns, named }, recovery))
 }
 
 pub(super) fn lock(store: &Path) -> Result<File, LedgerError> {

@@ -4,6 +4,7 @@
 //! Arguments and results never get here, only their hashes (`[6.2]`). Texts that a skill chose are cut at [`MAX_TEXT`]
 //! bytes, with a note of how much is missing, so that a call costs the ledger about the same whatever it says.
 
+use super::clock::Step;
 use super::row::Draft;
 use crate::call::{Denial, Invocation, Refusal, TraceId};
 use cyberos_proto::ids::TenantId;
@@ -27,6 +28,8 @@ pub const TIMEOUT: &str = "skill.timeout";
 pub const NO_CONNECT: &str = "skill.no_connect";
 /// Calls that came after the rows of their run had used up its quota (`[2.8]`).
 pub const CALLS_UNRECORDED: &str = "skill.calls_unrecorded";
+/// The wall clock was set forward or back by more than a minute.
+pub const CLOCK_STEPPED: &str = "audit.clock_stepped";
 /// A memory file was written.
 pub const MEMORY_EMIT: &str = "memory.emit";
 
@@ -278,6 +281,15 @@ pub(super) fn calls_unrecorded(i: &Invocation, span: &Span) -> Draft {
         "count": span.count, "trace_id": i.trace.to_string(),
     });
     draft(&i.skill_id, CALLS_UNRECORDED, extra)
+}
+
+/// The ledger's own row, of no run.
+pub(super) fn clock_stepped(step: &Step) -> Draft {
+    let noticed = if step.at_start { "start" } else { "running" };
+    let extra = json!({
+        "from_ts_ns": step.from_ns, "to_ts_ns": step.to_ns, "step_ms": step.ms(), "noticed": noticed,
+    });
+    draft("", CLOCK_STEPPED, extra)
 }
 
 pub(super) fn timeout(i: &Invocation, elapsed_ms: u64, last: Option<&(u64, String)>) -> Draft {

@@ -5,7 +5,7 @@ use super::options::{Appended, AuditUnavailable, Class};
 use super::row::Draft;
 use super::rows::{self, Ended, InvokedStarted, Outcome};
 use super::unrecorded::Unrecorded;
-use super::{Audit, clock, relock};
+use super::{Audit, relock};
 use crate::call::{Call, Invocation};
 use cyberos_proto::ids::InvocationId;
 
@@ -95,7 +95,7 @@ impl Audit {
         let mut left_open = relock(&self.inner.left_open);
         let mut aborted = Vec::new();
         while let Some((id, run)) = left_open.first() {
-            let duration_ms = clock::now_ns().saturating_sub(run.started_ns) / 1_000_000;
+            let duration_ms = self.now_ns().saturating_sub(run.started_ns) / 1_000_000;
             let ended = Ended { outcome: Outcome::Aborted, exit_code: None, signal: None, duration_ms };
             let draft = rows::invoked_completed(id, &run.skill_id, &run.trace_id, &ended);
             self.append(&draft, Class::Asks { owes: 0 })?;

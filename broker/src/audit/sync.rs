@@ -15,6 +15,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 /// How often a failure that lasts is said again.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
+/// How often clock and reserve are looked at while nothing is written.
+const LOOK: Duration = Duration::from_secs(10);
 /// Rows that are written under one hold of the lock.
 const BATCH: usize = 128;
 
@@ -27,7 +29,16 @@ pub(super) fn run(shared: &Shared) {
     let (mut said, mut head_moved) = (Instant::now(), Instant::now());
     loop {
         let Ok(tail) = shared.lock() else { return };
-        let Ok(tail) = shared.work.wait_while(tail, |t| !t.closing && t.idle()) else { return };
+        let idle = |t: &mut Tail| !t.closing && t.idle();
+        let Ok((mut tail, quiet)) = shared.work.wait_timeout_while(tail, LOOK, idle) else { return };
+        shared.look_at_clock(&mut tail, shared.options.clock.now());
+        if quiet.timed_out() {
+            tail.look_at_place(&shared.store);
+            drop(tail);
+            // There may be room again.
+            shared.reserve();
+            continue;
+        }
         drop(tail);
         let Some(good) = round(shared, &mut head_moved) else { return };
         shared.reserve();
@@ -40,7 +51,7 @@ pub(super) fn run(shared: &Shared) {
             }
             continue;
         }
-        let failing = tail.write_failure.clone().or_else(|| tail.sync_failure.clone()).unwrap_or_default();
+        let failing = tail.failing().unwrap_or_default();
         if tail.closing {
             let (from, to) = (tail.written + 1, tail.seq);
             tracing::error!(
@@ -127,6 +138,7 @@ fn make_durable(shared: &Shared) -> Option<bool> {
     }
     if Arc::ptr_eq(&file, &tail.file) {
         tail.synced_end = to;
+        tail.look_at_place(&shared.store);
     }
     tail.synced = seq;
     drop(tail);

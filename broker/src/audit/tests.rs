@@ -1,5 +1,5 @@
-use super::reader::Report;
 use super::replay::{replay, why};
+use super::report::Report;
 use super::rows::{
     CALL_COMPLETED, CALL_STARTED, CALLS_UNRECORDED, DENIED, INVOKED_COMPLETED, INVOKED_STARTED, NO_CONNECT,
     TIMEOUT,

@@ -1,5 +1,6 @@
 //! `cyberos audit`: verify and read the ledger, through the broker or, where it can be read, straight from its folder.
 
+use super::accept_loss::AcceptLoss;
 use super::client::{Failure, ask_items};
 use super::{Context, output};
 use crate::operator::Ask;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 /// Verify and read the audit ledger
 #[derive(Debug, Subcommand)]
 pub(super) enum Audit {
-    /// Walk the whole ledger: frames, numbers, times, chain, pairs
+    /// Walk the whole ledger: frames, numbers, chain, pairs, and what the broker and its state know of it
     Verify {
         /// Read this store (the folder that holds audit/ and HEAD) instead of asking the broker
         #[arg(long, value_name = "DIR")]
@@ -18,6 +19,7 @@ pub(super) enum Audit {
     },
     /// Show rows
     Show(Show),
+    AcceptLoss(AcceptLoss),
 }
 
 /// Which rows
@@ -48,7 +50,9 @@ impl Audit {
         match self {
             Audit::Verify { store } => {
                 let report = match store {
-                    Some(store) => crate::audit::answer::verify(&store).map_err(|e| Failure::new(1, e))?,
+                    Some(store) => {
+                        crate::audit::answer::verify(&store, None).map_err(|e| Failure::new(1, e))?
+                    }
                     None => super::client::ask(&context.socket, Ask::AuditVerify {}).await?.1,
                 };
                 let broken = report["ok"] != Value::Bool(true);
@@ -68,10 +72,20 @@ impl Audit {
                         report["open_calls"].as_array().map_or(0, Vec::len),
                         report["open_invocations"].as_array().map_or(0, Vec::len),
                     );
+                    for step in report["clock_steps"].as_array().into_iter().flatten() {
+                        let seconds = step["step_ms"].as_i64().unwrap_or(0) / 1000;
+                        let way = if seconds < 0 { "back" } else { "forward" };
+                        output::line!(
+                            "the clock was set {way} by {} s (row {})",
+                            seconds.unsigned_abs(),
+                            output::text(step, "seq")
+                        );
+                    }
                 }
                 Ok(if broken { 3 } else { 0 })
             }
             Audit::Show(show) => show.run(context).await,
+            Audit::AcceptLoss(accept) => accept.run(context),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The operator's command line (`[7.1]`, `[7.3]`): one file a command group; a command is a few lines that call the
 //! library or ask the broker. Exit statuses are those of `[2.1]`.
 
+mod accept_loss;
 mod audit;
 mod broker;
 pub mod client;

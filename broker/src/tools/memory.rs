@@ -15,7 +15,7 @@
 use super::{
     Context, DISK_LOW, Deps, MEMORY_QUOTA, Tool, ToolError, ToolResult, WRITE_QUOTA, args, internal,
 };
-use crate::audit::clock::{Month, now_ns};
+use crate::audit::clock::Month;
 use crate::audit::{Audit, Emitted, Started};
 use crate::call::{Call, Invocation, Subject, Target};
 use crate::memory::{MemoryError, Store};
@@ -188,7 +188,7 @@ impl Tool for MemoryEmit {
         if let Some(path) = args.path {
             return Ok(Subject::Memory(path));
         }
-        let month = Month::of(now_ns()).to_string().replace('-', "/");
+        let month = Month::of(self.audit.now_ns()).to_string().replace('-', "/");
         let row_id = row_id(invocation.id, call.number);
         let tree = format!("memories/{}", args.kind.replace('.', "/"));
         let path = format!("{tree}/{month}/{row_id}.md");
@@ -240,7 +240,7 @@ async fn emit(
     let row_id = row_id(invocation.id, started.permit().call().number);
     let meta = json!({
         "kind": args.kind, "sync_class": sync_class, "trace_id": trace_id, "skill_id": invocation.skill_id,
-        "ts": now_ns(),
+        "ts": audit.now_ns(),
     });
     let body = match args.payload {
         Value::String(text) => text,

@@ -1,0 +1,154 @@
+//! `cyberos audit accept-loss` (`[6.4]`): what root says when rows of the ledger are gone for good, so that the broker
+//! starts again. It shows what is lost, asks, and becomes the store's owner before it touches anything: whoever owns that
+//! folder may have put links there.
+
+use super::client::Failure;
+use super::{Context, output};
+use crate::audit::accept::{Damage, Loss, accept_loss, damage};
+use crate::audit::recovery::LedgerError;
+use crate::config::{Config, StartedBy};
+use clap::Args;
+use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
+use serde_json::json;
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Go on without rows that are damaged or gone; what is left of them is kept aside, and a row says so (root only)
+#[derive(Debug, Args)]
+pub(super) struct AcceptLoss {
+    /// The store (the folder that holds audit/ and HEAD) [default: that of the configuration's state]
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Don't ask
+    #[arg(long)]
+    yes: bool,
+}
+
+impl AcceptLoss {
+    pub(super) fn run(self, context: &Context) -> Result<u8, Failure> {
+        if !geteuid().is_root() {
+            return Err(Failure::new(
+                4,
+                "only root may accept that rows of the audit ledger are gone: use sudo",
+            ));
+        }
+        let store = match self.store {
+            Some(store) => std::path::absolute(store)?,
+            None => {
+                let config = Config::load(None, StartedBy::Service);
+                config
+                    .map_err(|e| Failure::new(2, format!("{e}; or name the store with --store")))?
+                    .state
+                    .join("store")
+            }
+        };
+        let by = by();
+        become_owner(&store)?;
+        let failed = |e: LedgerError| Failure::new(1, e.to_string());
+        let Some(damage) = damage(&store).map_err(failed)? else {
+            if context.json {
+                output::json(&json!({ "accepted": false, "store": store.display().to_string() }));
+            } else {
+                output::line!("the audit ledger in {} is whole: there is no loss to accept", shown(&store));
+            }
+            return Ok(0);
+        };
+        if !context.json {
+            tell(&store, &damage);
+        }
+        if !self.yes && !confirmed(context.json)? {
+            return Err(Failure::new(1, "nothing was accepted, and nothing was changed"));
+        }
+        let Some(loss) = accept_loss(&store, &by).map_err(failed)? else {
+            return Err(Failure::new(1, "the ledger has changed meanwhile: look again"));
+        };
+        report(&loss, context.json);
+        Ok(0)
+    }
+}
+
+/// Who says so, for the row.
+fn by() -> String {
+    let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse::<u32>().ok());
+    let name = |uid: u32| {
+        User::from_uid(Uid::from_raw(uid))
+            .ok()
+            .flatten()
+            .map_or_else(|| format!("uid {uid}"), |user| user.name)
+    };
+    sudo.map_or_else(|| "root".to_owned(), |uid| format!("root, by sudo of {}", name(uid)))
+}
+
+/// Gives up being root for the user who owns the store, or, where it is gone, the folder that it was in.
+fn become_owner(store: &Path) -> Result<(), Failure> {
+    let folder = [Some(store), store.parent()].into_iter().flatten();
+    let Some((path, meta)) = folder.filter_map(|p| Some((p, p.symlink_metadata().ok()?))).next() else {
+        return Err(Failure::new(
+            1,
+            format!("there is neither {} nor the folder that it should be in", store.display()),
+        ));
+    };
+    if !meta.is_dir() {
+        return Err(Failure::new(1, format!("{} is no directory: name the store itself", path.display())));
+    }
+    if meta.uid() == 0 {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(meta.uid()), Gid::from_raw(meta.gid()));
+    let became = setgroups(&[gid]).and_then(|()| setgid(gid)).and_then(|()| setuid(uid));
+    became.map_err(|e| Failure::new(1, format!("cannot become uid {uid}, who owns {}: {e}", path.display())))
+}
+
+fn shown(path: &Path) -> String {
+    crate::terminal::escape_line(&path.display().to_string()).into_owned()
+}
+
+fn tell(store: &Path, damage: &Damage) {
+    let Damage { fault, head, behind } = damage;
+    output::line!("The audit ledger in {} is not whole:", shown(store));
+    output::line!("  {}", crate::terminal::escape_line(&fault.to_string()));
+    match fault.seq {
+        1 => output::line!("  No row before that is left to keep."),
+        2 => output::line!("  Row 1 stays."),
+        seq => output::line!("  Rows 1 to {} stay.", seq - 1),
+    }
+    match head.filter(|head| *head >= fault.seq) {
+        Some(head) => output::line!(
+            "  Rows {} to {head} were on the disk (HEAD says so) and will count as lost.",
+            fault.seq
+        ),
+        None => output::line!("  How many rows are lost behind that nobody knows."),
+    }
+    output::line!(
+        "  The {behind} bytes from there on are kept in {}/lost/ for whoever investigates.",
+        shown(store)
+    );
+    output::line!(
+        "  A row audit.loss_accepted will say so. If you have a backup of the store, use that instead."
+    );
+}
+
+fn confirmed(json: bool) -> Result<bool, Failure> {
+    if json || !std::io::stdin().is_terminal() {
+        return Err(Failure::new(2, "nobody can be asked here: say --yes to accept the loss"));
+    }
+    output::text_out!("Type 'yes' to accept this loss: ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim() == "yes")
+}
+
+fn report(loss: &Loss, json: bool) {
+    let Loss { damage, kept_in, recorded } = loss;
+    if json {
+        output::json(&json!({
+            "accepted": true, "from_seq": damage.fault.seq, "head": damage.head, "what": damage.fault.what,
+            "bytes": damage.behind, "kept_in": kept_in.display().to_string(), "recorded": recorded,
+        }));
+    } else {
+        output::line!("Accepted: row {recorded} records it, and {} holds what was damaged.", shown(kept_in));
+        output::line!("The broker can be started now.");
+    }
+}
