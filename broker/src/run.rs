@@ -18,7 +18,7 @@ use crate::running::{Ended, Running, Watch, millis};
 use crate::seal::{SealError, Sealed};
 use crate::service::Broker;
 use crate::session;
-use crate::skill::{self, MAX_FILE, Skill, SyncClass};
+use crate::skill::{self, Fault, MAX_FILE, Skill, SyncClass};
 use crate::view::ViewError;
 use cyberos_proto::control::{SkillState, Verdict};
 use cyberos_proto::ids::{InvocationId, SkillName, TenantId};
@@ -151,21 +151,24 @@ fn hidden(state: &SkillState) -> NotRun {
 
 /// The skill of a copy.
 pub fn load(name: &SkillName, sealed: &Sealed) -> Result<Skill, NotRun> {
-    let Some(mut file) = sealed.open("SKILL.md") else {
-        return Err(NotRun::new(6, format!("{name} has no SKILL.md that is a regular file inside it")));
+    let Some(mut file) = sealed.text() else {
+        return Err(NotRun::new(6, format!("{name} has no SKILL.md that is a regular file, and no link")));
     };
     let mut bytes = Vec::new();
     file.by_ref()
         .take(MAX_FILE as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|e| NotRun::new(1, format!("cannot read the copy of {name}/SKILL.md: {e}")))?;
-    skill::parse(&bytes, Some(name.as_str()), &|_| false).map_err(|faults| {
+    let invalid = |faults: Vec<Fault>| {
         let mut message = format!("{name}/SKILL.md is not valid:");
         for fault in &faults {
             message.push_str(&format!("\n  {fault}"));
         }
         NotRun { exit: 6, message, detail: json!({ "errors": faults }) }
-    })
+    };
+    let skill = skill::parse(&bytes, Some(name.as_str()), &|_| false).map_err(invalid)?;
+    skill.check_content(sealed.content(), &bytes).map_err(|fault| invalid(vec![fault]))?;
+    Ok(skill)
 }
 
 /// Starts an invocation and lets it go on by itself; the second is its standard input.

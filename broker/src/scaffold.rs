@@ -2,10 +2,17 @@
 //! directory of its own making, and never over anything.
 
 use crate::skill;
-use std::fs::{self, DirBuilder, OpenOptions};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+const SKILL_MD: &str = "SKILL.md";
+const ENTRY_POINT: &str = "main";
 
 /// Why there is no new skill. Nothing of it is left behind.
 #[derive(Debug, thiserror::Error)]
@@ -37,22 +44,45 @@ pub fn write(id: &str, dir: &Path) -> Result<PathBuf, ScaffoldError> {
         io::ErrorKind::AlreadyExists => ScaffoldError::Exists(path.to_owned()),
         _ => ScaffoldError::Io { path: path.to_owned(), error },
     };
-    // Others have to reach it: SkillFS's user reads skills.
-    DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(|e| {
-        let error = if dir.exists() { io::ErrorKind::NotADirectory.into() } else { e };
-        ScaffoldError::Io { path: dir.to_owned(), error }
-    })?;
-    DirBuilder::new().mode(0o755).create(&home).map_err(|e| io(&home, e))?;
-    for (name, mode, text) in [("SKILL.md", 0o644, text.as_str()), ("main", 0o755, MAIN)] {
-        let path = home.join(name);
-        let made = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
-        if let Err(e) = made.and_then(|mut file| file.write_all(text.as_bytes())) {
-            // The directory is ours: it was not there before.
-            let _ = fs::remove_dir_all(&home);
-            return Err(io(&path, e));
+    let parent = made(dir).map_err(|error| ScaffoldError::Io { path: dir.to_owned(), error })?;
+    // By descriptors from here on: whoever can write `dir` could exchange the new folder for a link.
+    mkdirat(&parent, id, Mode::from_bits_truncate(0o755)).map_err(|e| io(&home, e.into()))?;
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let folder = openat(&parent, id, flags, Mode::empty()).map_err(|e| io(&home, e.into()))?;
+    for (name, mode, text) in [(SKILL_MD, 0o644, text.as_str()), (ENTRY_POINT, 0o755, MAIN)] {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let made = openat(&folder, name, flags, Mode::from_bits_truncate(mode)).map_err(io::Error::from);
+        if let Err(e) = made.and_then(|fd| File::from(fd).write_all(text.as_bytes())) {
+            // What was made here, and nothing that somebody has put there since.
+            for name in [SKILL_MD, ENTRY_POINT] {
+                let _ = unlinkat(&folder, name, UnlinkatFlags::NoRemoveDir);
+            }
+            let _ = unlinkat(&parent, id, UnlinkatFlags::RemoveDir);
+            return Err(io(&home.join(name), e));
         }
     }
     Ok(home)
+}
+
+/// Opens the folder of skills, which is made if it is not there. No stranger's link on the way is followed.
+fn made(dir: &Path) -> io::Result<OwnedFd> {
+    let dir = std::path::absolute(dir)?;
+    let there = dir.ancestors().find(|part| part.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    if there.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let mut parent = skill::open_place(there)?;
+    for part in dir.strip_prefix(there).unwrap_or(Path::new("")).components() {
+        let name = part.as_os_str();
+        // Others have to reach it: SkillFS's user reads skills.
+        match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        parent = openat(&parent, name, flags, Mode::empty())?;
+    }
+    Ok(parent)
 }
 
 fn skill_md(id: &str) -> String {
@@ -92,6 +122,7 @@ echo "hello from $CYBEROS_SKILL_ID"
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
 

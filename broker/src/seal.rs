@@ -7,14 +7,12 @@ mod walk;
 use self::walk::Walk;
 use crate::space::{Short, Space};
 use cyberos_proto::ids::SkillName;
-use cyberos_proto::tree;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, renameat2};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -63,6 +61,7 @@ pub enum SealError {
 #[derive(Debug)]
 pub struct Sealed {
     digest: String,
+    content: String,
     bytes: u64,
     root: OwnedFd,
     /// Position in the order of last use, for the cache.
@@ -75,6 +74,16 @@ impl Sealed {
         &self.digest
     }
 
+    /// The digest of everything but SKILL.md, for `x-content-sha256`.
+    pub fn content(&self) -> &str {
+        &self.content
+    }
+
+    /// SKILL.md; none if it is absent or no regular file. A link is not followed, here as wherever SKILL.md is read.
+    pub fn text(&self) -> Option<File> {
+        self.open_with("SKILL.md", ResolveFlag::RESOLVE_NO_SYMLINKS)
+    }
+
     /// Its directory.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
@@ -82,9 +91,11 @@ impl Sealed {
 
     /// A file of the copy, followed inside the copy only; none if it is absent, leads out, or is not a regular file.
     pub fn open(&self, path: &str) -> Option<File> {
-        let fd =
-            openat2(&self.root, path, beneath(OFlag::O_RDONLY | OFlag::O_NONBLOCK, ResolveFlag::empty()))
-                .ok()?;
+        self.open_with(path, ResolveFlag::empty())
+    }
+
+    fn open_with(&self, path: &str, resolve: ResolveFlag) -> Option<File> {
+        let fd = openat2(&self.root, path, beneath(OFlag::O_RDONLY | OFlag::O_NONBLOCK, resolve)).ok()?;
         let file = File::from(fd);
         file.metadata().is_ok_and(|m| m.is_file()).then_some(file)
     }
@@ -107,6 +118,17 @@ struct Kept {
     copies: HashMap<String, Arc<Sealed>>,
     known: HashMap<(SkillName, String), Weak<Sealed>>,
     clock: u64,
+}
+
+/// The digest of everything but SKILL.md below `folder`, which is called `skill` in errors: what `x-content-sha256` has to be.
+/// By the walk that makes copies, so that the answer is the same.
+pub fn content_digest(skill: &str, folder: OwnedFd) -> Result<String, SealError> {
+    let root =
+        folder.try_clone().map_err(|e| os("open", skill)(Errno::from_raw(e.raw_os_error().unwrap_or(0))))?;
+    let mut walk = Walk { skill, caps: Caps::default(), space: None, bytes: 0, entries: Vec::new() };
+    walk.directory(folder, None, &mut Vec::new(), 0)?;
+    walk.links_stay_inside(&root)?;
+    Ok(walk.content_digest())
 }
 
 fn os(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(Errno) -> SealError {
@@ -190,7 +212,7 @@ impl Sealer {
     }
 
     fn seal_tree(&self, skill: &SkillName, source: OwnedFd) -> Result<Arc<Sealed>, SealError> {
-        walk::enough_space(&self.space, skill, 0)?;
+        walk::enough_space(&self.space, skill.as_str(), 0)?;
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).map_err(|_| os("draw randomness for", &self.path)(Errno::EIO))?;
         let temporary = CString::new(format!(".tmp-{:016x}", u64::from_ne_bytes(random))).unwrap_or_default();
@@ -216,13 +238,17 @@ impl Sealer {
         temporary: &CStr,
     ) -> Result<Arc<Sealed>, SealError> {
         let root = open_directory(self.dir.as_fd(), temporary).map_err(os("open a copy in", &self.path))?;
-        let mut walk = Walk { skill, caps: self.caps, space: &self.space, bytes: 0, entries: Vec::new() };
-        walk.directory(source, &root, &mut Vec::new(), 0)?;
+        let mut walk = Walk {
+            skill: skill.as_str(),
+            caps: self.caps,
+            space: Some(&self.space),
+            bytes: 0,
+            entries: Vec::new(),
+        };
+        walk.directory(source, Some(&root), &mut Vec::new(), 0)?;
         walk.links_stay_inside(&root)?;
         let bytes = walk.bytes;
-        let mut hasher = Sha256::new();
-        tree::digest(&mut walk.entries, |piece| hasher.update(piece));
-        let digest = tree::written(&hasher.finalize().into());
+        let (digest, content) = (walk.digest(), walk.content_digest());
         let mut kept = self.kept();
         kept.clock += 1;
         let now = kept.clock;
@@ -236,7 +262,7 @@ impl Sealer {
         let name = digest.trim_start_matches("sha256:");
         renameat2(&self.dir, temporary, &self.dir, name, RenameFlags::RENAME_NOREPLACE)
             .map_err(os("name a copy in", &self.path))?;
-        let sealed = Arc::new(Sealed { digest: digest.clone(), bytes, root, used: Mutex::new(now) });
+        let sealed = Arc::new(Sealed { digest: digest.clone(), content, bytes, root, used: Mutex::new(now) });
         kept.copies.insert(digest, Arc::clone(&sealed));
         self.trim(&mut kept);
         Ok(sealed)

@@ -52,6 +52,15 @@ impl core::fmt::Display for FolderError {
 /// Opens the folder at `path` for reading. `also` is a user besides root and this process's own whose symlinks on the way
 /// are followed: the one who called sudo.
 pub fn open(path: &Path, also: Option<u32>) -> Result<OwnedFd, FolderError> {
+    walk(path, also, false)
+}
+
+/// The same for a folder in which something is to be made: the last component too may be a symlink of theirs.
+pub fn open_place(path: &Path, also: Option<u32>) -> Result<OwnedFd, FolderError> {
+    walk(path, also, true)
+}
+
+fn walk(path: &Path, also: Option<u32>, last_too: bool) -> Result<OwnedFd, FolderError> {
     let mut left: VecDeque<OsString> = parts(path);
     let mut at = start(path)?;
     let mut walked = if path.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
@@ -69,7 +78,7 @@ pub fn open(path: &Path, also: Option<u32>) -> Result<OwnedFd, FolderError> {
         walked.push(&name);
         match kind {
             SFlag::S_IFDIR => at = pin,
-            SFlag::S_IFLNK if left.is_empty() => return Err(FolderError::Linked),
+            SFlag::S_IFLNK if left.is_empty() && !last_too => return Err(FolderError::Linked),
             SFlag::S_IFLNK => {
                 if stat.st_uid != 0 && stat.st_uid != geteuid().as_raw() && Some(stat.st_uid) != also {
                     return Err(FolderError::Stranger(walked));
@@ -169,6 +178,8 @@ mod tests {
             assert_eq!(open(&path, None).unwrap_err(), FolderError::Stranger(way.clone()), "{first}");
             assert!(open(&path, Some(12345)).is_ok() && open(&path, Some(54321)).is_err(), "{first}");
         }
+        assert!(open_place(&way, Some(12345)).is_ok() && open_place(&dir.0.join("real"), None).is_ok());
+        assert_eq!(open_place(&way, None).unwrap_err(), FolderError::Stranger(way.clone()));
         symlink("round", dir.0.join("round")).unwrap();
         let round = open(&dir.0.join("round/skill"), None);
         assert_eq!(round.unwrap_err(), FolderError::Os(Errno::ELOOP));

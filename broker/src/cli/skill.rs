@@ -208,7 +208,7 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
 
 fn validate(context: &Context, dir: &std::path::Path) -> Result<u8, Failure> {
     let path = dir.join("SKILL.md");
-    if dir.is_file() {
+    if dir.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
         let folder = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
         return Err(Failure::new(
             2,

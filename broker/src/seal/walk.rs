@@ -1,8 +1,7 @@
-//! One walk of a skill's tree into a copy: what is taken, what is refused, and what it counts.
+//! One walk of a skill's tree into a copy, or only to digest it: what is taken, what is refused, and what it counts.
 
 use super::{Caps, SealError, beneath, names, open_directory, os};
 use crate::space::Space;
-use cyberos_proto::ids::SkillName;
 use cyberos_proto::tree::{self, Entry, Kind};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, ResolveFlag, openat, openat2, readlinkat};
@@ -24,9 +23,10 @@ const MAX_DEPTH: usize = 64;
 
 /// One walk: what has been seen so far.
 pub(super) struct Walk<'a> {
-    pub(super) skill: &'a SkillName,
+    pub(super) skill: &'a str,
     pub(super) caps: Caps,
-    pub(super) space: &'a Space,
+    /// What the copy may take of the disk; none where nothing is copied.
+    pub(super) space: Option<&'a Space>,
     pub(super) bytes: u64,
     pub(super) entries: Vec<Entry>,
 }
@@ -41,7 +41,7 @@ impl Walk<'_> {
     }
 
     fn os(&self, doing: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> SealError {
-        os(doing, Path::new(self.skill.as_str()).join(OsString::from_vec(path.to_vec())))
+        os(doing, Path::new(self.skill).join(OsString::from_vec(path.to_vec())))
     }
 
     fn count(&mut self, path: &[u8], size: u64) -> Result<(), SealError> {
@@ -58,13 +58,13 @@ impl Walk<'_> {
                 format!("the skill has more than {} entries (seal.max_entries)", self.caps.max_entries),
             ));
         }
-        enough_space(self.space, self.skill, size)
+        self.space.map_or(Ok(()), |space| enough_space(space, self.skill, size))
     }
 
     pub(super) fn directory(
         &mut self,
         source: OwnedFd,
-        target: &OwnedFd,
+        target: Option<&OwnedFd>,
         path: &mut Vec<u8>,
         depth: usize,
     ) -> Result<(), SealError> {
@@ -84,6 +84,7 @@ impl Walk<'_> {
             self.entry(&source, target, &name, path, depth)?;
             path.truncate(length);
         }
+        let Some(target) = target else { return Ok(()) };
         fchmod(target, Mode::from_bits_truncate(0o555)).map_err(self.os("seal", path))?;
         nix::sys::stat::futimens(target, &SEALED_TIME, &SEALED_TIME).map_err(self.os("seal", path))
     }
@@ -91,7 +92,7 @@ impl Walk<'_> {
     fn entry(
         &mut self,
         source: &OwnedFd,
-        target: &OwnedFd,
+        target: Option<&OwnedFd>,
         name: &CStr,
         path: &mut Vec<u8>,
         depth: usize,
@@ -104,9 +105,10 @@ impl Walk<'_> {
                 self.entries.push(Entry::directory(path.clone()));
                 let inner = openat2(source, name, beneath(OFlag::O_DIRECTORY | OFlag::O_RDONLY, only_here))
                     .map_err(self.os("open", path))?;
+                let Some(target) = target else { return self.directory(inner, None, path, depth + 1) };
                 mkdirat(target, name, Mode::S_IRWXU).map_err(self.os("copy", path))?;
                 let copy = open_directory(target.as_fd(), name).map_err(self.os("copy", path))?;
-                self.directory(inner, &copy, path, depth + 1)
+                self.directory(inner, Some(&copy), path, depth + 1)
             }
             SFlag::S_IFREG => {
                 let how = beneath(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW, only_here);
@@ -128,9 +130,11 @@ impl Walk<'_> {
                 };
                 self.count(path, link.len() as u64)?;
                 let to = CString::new(link).map_err(|_| self.unfit(path, "a symlink with a NUL"))?;
-                symlinkat(to.as_c_str(), target, name).map_err(self.os("copy", path))?;
-                utimensat(target, name, &SEALED_TIME, &SEALED_TIME, UtimensatFlags::NoFollowSymlink)
-                    .map_err(self.os("copy", path))?;
+                if let Some(target) = target {
+                    symlinkat(to.as_c_str(), target, name).map_err(self.os("copy", path))?;
+                    utimensat(target, name, &SEALED_TIME, &SEALED_TIME, UtimensatFlags::NoFollowSymlink)
+                        .map_err(self.os("copy", path))?;
+                }
                 let (size, hash) = (to.as_bytes().len() as u64, Sha256::digest(to.as_bytes()).into());
                 self.entries.push(Entry { kind: Kind::Symlink, path: path.clone(), size, hash });
                 Ok(())
@@ -145,16 +149,19 @@ impl Walk<'_> {
         &mut self,
         from: OwnedFd,
         stat: &FileStat,
-        target: &OwnedFd,
+        target: Option<&OwnedFd>,
         name: &CStr,
         path: &[u8],
     ) -> Result<(), SealError> {
         let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
         self.count(path, size)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut to = File::from(
-            openat(target, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(self.os("copy", path))?,
-        );
+        let mut to = match target {
+            Some(target) => Some(File::from(
+                openat(target, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(self.os("copy", path))?,
+            )),
+            None => None,
+        };
         let mut hasher = Sha256::new();
         // One byte more than it should have, so that a file that grows is noticed and never copied for ever.
         let mut from = File::from(from).take(size.saturating_add(1));
@@ -168,7 +175,9 @@ impl Walk<'_> {
                 Err(e) => return Err(self.os("read", path)(errno_of(&e))),
             };
             hasher.update(&buffer[..n]);
-            to.write_all(&buffer[..n]).map_err(|e| self.os("copy", path)(errno_of(&e)))?;
+            if let Some(to) = &mut to {
+                to.write_all(&buffer[..n]).map_err(|e| self.os("copy", path)(errno_of(&e)))?;
+            }
             copied += n as u64;
         }
         if copied != size {
@@ -178,12 +187,28 @@ impl Walk<'_> {
             ));
         }
         let executable = stat.st_mode & 0o111 != 0;
-        fchmod(&to, Mode::from_bits_truncate(if executable { 0o555 } else { 0o444 }))
-            .map_err(self.os("copy", path))?;
-        nix::sys::stat::futimens(&to, &SEALED_TIME, &SEALED_TIME).map_err(self.os("copy", path))?;
+        if let Some(to) = &to {
+            fchmod(to, Mode::from_bits_truncate(if executable { 0o555 } else { 0o444 }))
+                .map_err(self.os("copy", path))?;
+            nix::sys::stat::futimens(to, &SEALED_TIME, &SEALED_TIME).map_err(self.os("copy", path))?;
+        }
         let kind = if executable { Kind::Executable } else { Kind::File };
         self.entries.push(Entry { kind, path: path.to_vec(), size, hash: hasher.finalize().into() });
         Ok(())
+    }
+
+    /// The digest of what was walked.
+    pub(super) fn digest(&mut self) -> String {
+        let mut hasher = Sha256::new();
+        tree::digest(&mut self.entries, |piece| hasher.update(piece));
+        tree::written(&hasher.finalize().into())
+    }
+
+    /// The same without SKILL.md (`x-content-sha256`).
+    pub(super) fn content_digest(&mut self) -> String {
+        let mut hasher = Sha256::new();
+        tree::content_digest(&mut self.entries, |piece| hasher.update(piece));
+        tree::written(&hasher.finalize().into())
     }
 
     /// Follows each symlink in the finished copy, which nobody can change: leaving it is an error, dangling is not.
@@ -205,11 +230,11 @@ impl Walk<'_> {
 }
 
 /// Whether one entry more of `size` bytes leaves enough free.
-pub(super) fn enough_space(space: &Space, skill: &SkillName, size: u64) -> Result<(), SealError> {
+pub(super) fn enough_space(space: &Space, skill: &str, size: u64) -> Result<(), SealError> {
     match space.lacks(size, 1) {
         Ok(None) => Ok(()),
         Ok(Some(short)) => Err(SealError::DiskFull { skill: skill.to_string(), short }),
-        Err(e) => Err(os("measure the disk for", skill.as_str())(errno_of(&e))),
+        Err(e) => Err(os("measure the disk for", skill)(errno_of(&e))),
     }
 }
 

@@ -10,21 +10,25 @@
 
 pub(crate) mod faults;
 mod fields;
+mod folder;
 mod host;
 mod lists;
+mod remarks;
 mod schema;
 mod split;
 pub(crate) mod yaml;
 
 pub use faults::{Code, Fault, Report};
+pub(crate) use folder::open_place;
 pub use host::HostPattern;
 pub use schema::schema;
 pub use split::{MAX_FILE, MAX_FRONTMATTER};
 
 use crate::glob::Pattern;
+use nix::errno::Errno;
+use nix::sys::stat::SFlag;
 use serde_json::Value;
-use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
 use std::path::Path;
 
 /// The tools that come with the system (`[1.5]`).
@@ -142,6 +146,20 @@ pub struct Extensions {
 }
 
 impl Skill {
+    /// Whether the content is what SKILL.md, whose bytes `text` are, declares: `digest` is that of everything beside it.
+    pub fn check_content(&self, digest: &str, text: &[u8]) -> Result<(), Fault> {
+        match &self.extensions.content_sha256 {
+            Some(declared) if declared != digest => Err(content_fault(
+                text,
+                format!(
+                    "is {declared}, but everything beside SKILL.md has {digest}; if that is the content that is meant, write \
+                     that (`cyberos skill validate` tells it for a folder)"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// For a site with `require_signatures` (`[1.6]`). No skill passes: signatures cannot be checked yet, so a file that
     /// has one is refused when it is read, and one that has none is refused here.
     pub fn check_required_signature(&self) -> Result<(), Fault> {
@@ -190,17 +208,40 @@ pub fn report(bytes: &[u8], expected_id: Option<&str>, known: &dyn Fn(&str) -> b
 
 /// [`report`] of `dir/SKILL.md`, with the directory's name as the expected id, and warnings of what keeps it from
 /// running here: tools that this build does not have, an entry point that is none. An error means that there is no
-/// such file, or that it cannot be read. A pipe or a device in its place is an error too; it is not waited for.
+/// such file, or that it cannot be read. A link, a pipe or a device in its place is an error too; it is neither followed
+/// nor waited for. A declared digest is compared with what lies there.
 pub fn report_dir(dir: &Path, known: &dyn Fn(&str) -> bool) -> io::Result<Report> {
-    let bytes = read(&dir.join("SKILL.md"))?;
-    let name = dir.canonicalize()?.file_name().map(|n| n.to_string_lossy().into_owned());
-    let (skill, mut report) = examine(&bytes, name.as_deref(), known);
+    let folder = folder::Folder::open(dir)?;
+    let bytes = folder.text()?;
+    let (skill, mut report) = examine(&bytes, folder.name.as_deref(), known);
     if let Some(skill) = skill {
         report.warnings.extend(absent_tools(&skill));
-        report.warnings.extend(no_entry_point(dir, &skill, &bytes));
+        report.warnings.extend(no_entry_point(&folder, &skill, &bytes));
         report.warnings.sort_by_key(|f| f.line);
+        if skill.extensions.content_sha256.is_some() {
+            let fault = match folder.content_digest() {
+                Ok(digest) => skill.check_content(&digest, &bytes).err(),
+                Err(why) => {
+                    Some(content_fault(&bytes, format!("cannot be compared with what lies there: {why}")))
+                }
+            };
+            report.errors.extend(fault);
+        }
     }
     Ok(report)
+}
+
+const CONTENT_KEY: &str = "x-content-sha256";
+
+fn content_fault(text: &[u8], message: String) -> Fault {
+    Fault { field: CONTENT_KEY.into(), code: Code::InvalidField, message, line: line_of(text, CONTENT_KEY) }
+}
+
+/// The line of a top-level key; the first where it stands nowhere.
+fn line_of(text: &[u8], key: &str) -> u32 {
+    let begins = |line: &[u8]| line.strip_prefix(key.as_bytes()).is_some_and(|rest| rest.starts_with(b":"));
+    let at = text.split(|b| *b == b'\n').position(begins);
+    at.and_then(|at| u32::try_from(at + 1).ok()).unwrap_or(1)
 }
 
 fn absent_tools(skill: &Skill) -> impl Iterator<Item = Fault> {
@@ -215,36 +256,21 @@ fn absent_tools(skill: &Skill) -> impl Iterator<Item = Fault> {
     })
 }
 
-fn no_entry_point(dir: &Path, skill: &Skill, text: &[u8]) -> Option<Fault> {
+fn no_entry_point(folder: &folder::Folder, skill: &Skill, text: &[u8]) -> Option<Fault> {
     let path = &skill.extensions.entrypoint;
-    let message = match std::fs::metadata(dir.join(path)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+    let message = match folder.look(path) {
+        Err(Errno::ENOENT) => {
             format!("the folder has no {path}: there is nothing to run (x-entrypoint, default main)")
         }
-        Err(e) => format!("{path} cannot be looked at: {e}"),
-        Ok(meta) if !meta.is_file() => format!("{path} is not a regular file, so it cannot be run"),
-        Ok(meta) if meta.permissions().mode() & 0o111 == 0 => {
-            format!("{path} is not executable: chmod +x it")
+        Err(e) => format!("{path} cannot be looked at: {}", e.desc()),
+        Ok(stat) if folder::kind(&stat) != SFlag::S_IFREG => {
+            format!("{path} is not a regular file, so it cannot be run")
         }
+        Ok(stat) if stat.st_mode & 0o111 == 0 => format!("{path} is not executable: chmod +x it"),
         Ok(_) => return None,
     };
-    let at = text.split(|b| *b == b'\n').position(|line| line.starts_with(b"x-entrypoint:"));
-    let line = at.and_then(|at| u32::try_from(at + 1).ok()).unwrap_or(1);
+    let line = line_of(text, "x-entrypoint");
     Some(Fault { field: "x-entrypoint".into(), code: Code::InvalidField, message, line })
-}
-
-/// At most one byte more than the cap: enough for [`parse`] to refuse it.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{} is not a regular file", path.display()),
-        ));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn examine(bytes: &[u8], expected_id: Option<&str>, known: &dyn Fn(&str) -> bool) -> (Option<Skill>, Report) {
@@ -252,8 +278,18 @@ fn examine(bytes: &[u8], expected_id: Option<&str>, known: &dyn Fn(&str) -> bool
         Ok(text) => text,
         Err(fault) => return (None, Report { errors: vec![fault], ..Report::default() }),
     };
-    match yaml::parse(&text) {
-        Ok(node) => fields::read(&node, expected_id, known),
+    match yaml::parse_with_remarks(&text) {
+        Ok((node, remarks)) => {
+            let (skill, mut report) = fields::read(&node, expected_id, known);
+            report.warnings.extend(remarks.into_iter().map(|(field, remark)| Fault {
+                field: faults::shortened(&field),
+                code: Code::YamlParse,
+                message: remark.message,
+                line: remark.line.saturating_add(fields::OFFSET),
+            }));
+            report.warnings.sort_by_key(|f| f.line);
+            (skill, report)
+        }
         Err(problems) => {
             let errors = problems.into_iter().map(|p| Fault {
                 field: "frontmatter".into(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 const GOOD: &str = "\
 ---

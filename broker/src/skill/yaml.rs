@@ -5,6 +5,7 @@
 //! It reads the parser's events rather than deserialising: serde's view of a document has no tags, and stops at the
 //! first fault.
 
+use super::remarks;
 use serde_yaml::granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput};
 
 /// Deepest nesting of lists and mappings (`[1.1]`).
@@ -43,6 +44,9 @@ pub(crate) struct Problem {
     pub(crate) line: u32,
     pub(crate) message: String,
 }
+
+/// What an author surely did not mean, and the top-level key that it is about.
+pub(super) type Remark = (String, Problem);
 
 impl Node {
     /// What it is, in words for a message.
@@ -88,6 +92,11 @@ impl Node {
 /// Parses `text` into one node; an empty document is [`Kind::Null`]. All of what this format forbids is listed; a
 /// syntax error ends the reading.
 pub(crate) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
+    parse_with_remarks(text).map(|(node, _)| node)
+}
+
+/// The same, with what its author surely did not mean ([`remarks`]), each with the top-level key it is about.
+pub(super) fn parse_with_remarks(text: &str) -> Result<(Node, Vec<Remark>), Vec<Problem>> {
     check_characters(text)?;
     let mut options = Options::default();
     options.disallow_directives = true;
@@ -95,11 +104,18 @@ pub(crate) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
     options.emit_comments = false;
     options.flow_nesting_limit = MAX_DEPTH + 1;
     options.block_nesting_limit = MAX_DEPTH + 1;
-    let mut builder =
-        Builder { parser: Parser::new_from_str_with_options(text, options), problems: Vec::new(), at: 1 };
+    let mut builder = Builder {
+        parser: Parser::new_from_str_with_options(text, options),
+        problems: Vec::new(),
+        remarks: Vec::new(),
+        at: 1,
+        text,
+        end: None,
+        key: String::new(),
+    };
     let root = builder.document().ok();
     match root {
-        Some(node) if builder.problems.is_empty() => Ok(node),
+        Some(node) if builder.problems.is_empty() => Ok((node, builder.remarks)),
         _ => {
             builder.problems.sort_by_key(|p| p.line);
             Err(builder.problems)
@@ -129,8 +145,15 @@ struct Stop;
 struct Builder<'t> {
     parser: Parser<'t, StrInput<'t>>,
     problems: Vec<Problem>,
+    remarks: Vec<Remark>,
     /// Line of the last event, for faults without a place.
     at: u32,
+    /// What is parsed.
+    text: &'t str,
+    /// Where the last event ends in it.
+    end: Option<usize>,
+    /// The top-level key whose value is being read.
+    key: String,
 }
 
 impl<'t> Builder<'t> {
@@ -138,6 +161,7 @@ impl<'t> Builder<'t> {
         match self.parser.next() {
             Some(Ok((event, span))) => {
                 self.at = line_of(&span);
+                self.end = span.end.byte_offset();
                 Ok((event, self.at))
             }
             Some(Err(e)) => Err(self.stop(line_at(e.marker().line()), syntax_message(&e))),
@@ -180,6 +204,7 @@ impl<'t> Builder<'t> {
         let kind = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.check_properties(line, anchor, tag.is_some());
+                self.remark(line, &text, style);
                 if style == ScalarStyle::Plain { plain(&text) } else { Kind::Text(text.into_owned()) }
             }
             Event::SequenceStart(_, anchor, tag) => {
@@ -220,7 +245,13 @@ impl<'t> Builder<'t> {
                 (Event::MappingEnd, _) => return Ok(Kind::Map(entries)),
                 first => first,
             };
+            if depth == 0 {
+                self.key.clear();
+            }
             let key = self.node(first, depth + 1)?;
+            if let (0, Kind::Text(name)) = (depth, &key.kind) {
+                self.key.clone_from(name);
+            }
             let value = self.next()?;
             let value = self.node(value, depth + 1)?;
             let line = key.line;
@@ -242,6 +273,21 @@ impl<'t> Builder<'t> {
                 entries.push(Entry { key: name, line, value });
             }
         }
+    }
+
+    fn remark(&mut self, line: u32, value: &str, style: ScalarStyle) {
+        let end = self.end.unwrap_or(self.text.len());
+        let before = self.text.get(..end).unwrap_or_default().trim_end_matches([' ', '\t']);
+        let rest = self.text.get(before.len()..).unwrap_or_default();
+        let scalar = remarks::Scalar {
+            key: &self.key,
+            line,
+            value,
+            plain: style == ScalarStyle::Plain,
+            escapes: style == ScalarStyle::DoubleQuoted,
+            rest: rest.split('\n').next().unwrap_or_default(),
+        };
+        self.remarks.extend(remarks::of(&scalar).map(|found| (self.key.clone(), found)));
     }
 
     fn check_properties(&mut self, line: u32, anchor: usize, tagged: bool) {

@@ -9,6 +9,7 @@ macro_rules! say {
 }
 
 mod check;
+mod copy;
 mod ending;
 pub(super) mod place;
 pub(super) mod supervise;
@@ -17,11 +18,12 @@ mod work;
 use anyhow::{Context, Result, bail};
 use check::mount_point;
 use clap::Args;
+use copy::copy_tree;
 use ending::Ending;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::{Gid, Uid, chown, fchownat};
-use place::{Ids, Place, Users, copy_tree, read_as_invoker, trusted_path, write_for};
+use place::{Ids, Place, Users, read_as_invoker, trusted_path, write_for};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;

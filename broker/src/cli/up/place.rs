@@ -347,26 +347,3 @@ pub(super) fn read_as_invoker(path: &Path) -> Result<Vec<u8>> {
     }
     Ok(read.stdout)
 }
-
-/// Copies a tree of regular files, directories and symlinks; everything becomes root's.
-pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(to)?;
-    for entry in std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
-        let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            copy_tree(&source, &target)?;
-        } else if kind.is_symlink() {
-            std::os::unix::fs::symlink(std::fs::read_link(&source)?, &target)?;
-        } else if kind.is_file() {
-            std::fs::copy(&source, &target).with_context(|| format!("cannot copy {}", source.display()))?;
-            let executable = entry.metadata()?.mode() & 0o111 != 0;
-            std::fs::set_permissions(
-                &target,
-                std::fs::Permissions::from_mode(if executable { 0o755 } else { 0o644 }),
-            )?;
-        }
-    }
-    Ok(())
-}

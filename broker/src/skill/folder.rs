@@ -1,0 +1,113 @@
+//! A skill's folder that a person named by its path, opened once (`[1.7]`). Whoever can write there could put a link or a
+//! pipe in a file's place, and have root print what it leads to; so nothing is opened but below the folder's descriptor,
+//! without following a link, and nothing is waited for. `validate` and `scaffold` come through here; a skill that runs is
+//! read from its sealed copy.
+
+use super::MAX_FILE;
+use crate::seal;
+use cyberos_proto::folder::{self, FolderError};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// Name of the file that makes a folder a skill.
+pub(super) const SKILL_FILE: &str = "SKILL.md";
+
+/// An open skill.
+pub(super) struct Folder {
+    fd: OwnedFd,
+    /// The folder's name, if it is text.
+    pub(super) name: Option<String>,
+}
+
+/// Opens the folder at `path`; a link there, or one of a stranger's on the way, is an error that says so.
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    folder::open(path, caller()).map_err(|e| told(path, e))
+}
+
+/// Opens a folder in which a skill is to be made.
+pub(crate) fn open_place(path: &Path) -> io::Result<OwnedFd> {
+    folder::open_place(path, caller()).map_err(|e| told(path, e))
+}
+
+/// Who called sudo.
+fn caller() -> Option<u32> {
+    std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok())
+}
+
+fn told(path: &Path, e: FolderError) -> io::Error {
+    match e {
+        FolderError::Os(errno) => errno.into(),
+        e => io::Error::new(io::ErrorKind::InvalidInput, format!("{} {e}", path.display())),
+    }
+}
+
+impl Folder {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let fd = open(path)?;
+        let spelt = nix::fcntl::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_str())?;
+        let name = Path::new(&spelt).file_name().map(|name| name.to_string_lossy().into_owned());
+        Ok(Folder { fd, name })
+    }
+
+    /// SKILL.md, at most one byte more of it than the cap: enough to be refused.
+    pub(super) fn text(&self) -> io::Result<Vec<u8>> {
+        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{SKILL_FILE} {why}"));
+        // Looked at before it is opened: to open a device can do things.
+        let seen = fstatat(&self.fd, SKILL_FILE, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        if kind(&seen) == SFlag::S_IFLNK {
+            return Err(refused("is a symlink: put the file itself there"));
+        }
+        if kind(&seen) != SFlag::S_IFREG {
+            return Err(refused("is not a regular file"));
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
+        let opened = openat2(&self.fd, SKILL_FILE, how(flags, ResolveFlag::RESOLVE_NO_SYMLINKS));
+        let file = File::from(opened.map_err(|e| match e {
+            Errno::EXDEV => refused("is a mount point; a skill lies on one file system"),
+            e => e.into(),
+        })?);
+        let stat = fstat(&file)?;
+        if kind(&stat) != SFlag::S_IFREG {
+            return Err(refused("is not a regular file"));
+        }
+        if stat.st_nlink > 1 && stat.st_mode & 0o004 == 0 {
+            return Err(refused(
+                "has another name elsewhere (a hard link) and is not readable by everyone: put a copy there",
+            ));
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// What lies at `path`, followed as far as it stays inside. What leads out is told from nothing: else a link would tell
+    /// of things outside whether they exist.
+    pub(super) fn look(&self, path: &str) -> Result<FileStat, Errno> {
+        let found = openat2(&self.fd, path, how(OFlag::O_PATH, ResolveFlag::empty()));
+        found.and_then(fstat).map_err(|e| match e {
+            Errno::EXDEV | Errno::ELOOP => Errno::ENOENT,
+            e => e,
+        })
+    }
+
+    /// What `x-content-sha256` has to be.
+    pub(super) fn content_digest(self) -> Result<String, String> {
+        let name = self.name.unwrap_or_default();
+        seal::content_digest(&name, self.fd).map_err(|e| e.to_string())
+    }
+}
+
+fn how(flags: OFlag, resolve: ResolveFlag) -> OpenHow {
+    let inside =
+        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_XDEV;
+    OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve | inside)
+}
+
+pub(super) fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
+}

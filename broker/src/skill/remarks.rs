@@ -1,0 +1,160 @@
+//! What YAML makes of a text that its author surely did not mean, though it is valid: values that are cut, or that hold
+//! what nobody sees. It knows the text around a scalar and no field's rule; each remark is a warning with line and cure.
+
+use super::faults::shortened;
+use super::yaml::Problem;
+
+/// Keys whose value is a sentence. A comment after one is hardly ever meant.
+const SENTENCES: [&str; 2] = ["description", "tags"];
+
+/// A scalar, as it stands in the text.
+pub(super) struct Scalar<'a> {
+    /// The top-level key that it belongs to, or is.
+    pub(super) key: &'a str,
+    /// Its line.
+    pub(super) line: u32,
+    /// Its value.
+    pub(super) value: &'a str,
+    /// Whether it has no quotes and is no block.
+    pub(super) plain: bool,
+    /// Whether it stands in double quotes, where a backslash means something.
+    pub(super) escapes: bool,
+    /// What follows it in its last line.
+    pub(super) rest: &'a str,
+}
+
+/// What there is to say of it.
+pub(super) fn of(scalar: &Scalar<'_>) -> Option<Problem> {
+    let message =
+        cut(scalar).or_else(|| unseen(scalar)).or_else(|| quotes(scalar)).or_else(|| escaped(scalar))?;
+    Some(Problem { line: scalar.line, message })
+}
+
+/// ` #` begins a comment: the text ends before it.
+fn cut(scalar: &Scalar<'_>) -> Option<String> {
+    let comment = scalar.rest.trim_start();
+    if !scalar.plain || !comment.starts_with('#') || scalar.rest.starts_with('#') || scalar.value.is_empty() {
+        return None;
+    }
+    // In a rule a comment is ordinary; `#12` is hardly one.
+    let tight = comment.chars().nth(1).is_some_and(|c| !c.is_whitespace() && c != '#');
+    (tight || SENTENCES.contains(&scalar.key)).then(|| {
+        format!(
+            "' #' begins a comment, so the text ends before it and {:?} is not part of it; \
+             put the whole text in quotes, or the comment in a line of its own",
+            shortened(comment.trim_end())
+        )
+    })
+}
+
+/// Characters that look like a blank, or like nothing.
+fn unseen(scalar: &Scalar<'_>) -> Option<String> {
+    let sentence = SENTENCES.contains(&scalar.key);
+    let strange = |c: char| match c {
+        '\u{a0}' | '\u{2007}' | '\u{202f}' => !sentence,
+        '\u{ad}' | '\u{200b}' | '\u{2060}' | '\u{feff}' => true,
+        // Between letters and in emoji they have a meaning.
+        '\u{200c}' | '\u{200d}' => !sentence,
+        _ => false,
+    };
+    let c = scalar.value.chars().find(|&c| strange(c))?;
+    Some(format!(
+        "{:?} holds a character that nobody sees ({}); type it anew",
+        shortened(scalar.value),
+        c.escape_unicode()
+    ))
+}
+
+/// Typographic quotes are letters to YAML.
+fn quotes(scalar: &Scalar<'_>) -> Option<String> {
+    let first =
+        scalar.value.chars().next().filter(|c| matches!(c, '“' | '”' | '„' | '‘' | '’' | '‚' | '«' | '»'))?;
+    let last = scalar.value.chars().next_back().filter(|c| matches!(c, '“' | '”' | '‘' | '’' | '«' | '»'));
+    (scalar.plain && last.is_some() && scalar.value.chars().count() > 1)
+        .then(|| format!("{first} is no quote to YAML but part of the text; write \" or ' around it"))
+}
+
+/// In double quotes `\n` and `\t` are a line end and a tab, as in "C:\new".
+fn escaped(scalar: &Scalar<'_>) -> Option<String> {
+    let c = scalar.value.chars().find(|c| matches!(c, '\n' | '\t')).filter(|_| scalar.escapes)?;
+    let (written, is) = if c == '\n' { ("\\n", "line end") } else { ("\\t", "tab") };
+    Some(format!("{written} in double quotes is a {is}; if a backslash is meant, use single quotes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Code, report};
+
+    fn warnings(line: &str) -> Vec<(String, u32, String)> {
+        let key = line.split(':').next().unwrap();
+        let rest: String = [
+            "id: demo",
+            "version: 1.0.0",
+            "description: d",
+            "allowed_memory_scopes: []",
+            "allowed_tools: [Read]",
+            "x-allowed-files: [/srv/cyberos/work/**]",
+        ]
+        .iter()
+        .filter(|known| known.split(':').next() != Some(key))
+        .map(|known| format!("{known}\n"))
+        .collect();
+        let report = report(format!("---\n{line}\n{rest}---\n").as_bytes(), Some("demo"), &|_| false);
+        assert!(report.is_ok(), "{line:?}: {:?}", report.errors);
+        assert_eq!(report.to_json()["status"], "ok");
+        let ours = report.warnings.into_iter().filter(|w| w.code == Code::YamlParse);
+        ours.map(|w| (w.field, w.line, w.message)).collect()
+    }
+
+    #[test]
+    fn case_191_a_text_that_is_changed_in_silence_is_warned_of_with_line_and_cure() {
+        for (line, field, cure) in [
+            ("description: Fixes issue #12 of the tracker", "description", "quotes"),
+            ("description: Uses C # and F", "description", "quotes"),
+            ("description: two\n  lines # of it", "description", "quotes"),
+            ("description: a\t# b", "description", "quotes"),
+            ("tags: [a] # b", "", ""),
+            ("tags:\n  - issue #12", "tags", "quotes"),
+            ("x-allowed-files:\n  - /srv/a #b/**", "x-allowed-files", "quotes"),
+            ("x-allowed-files:\n  - \"/srv/a\u{a0}b/**\"", "x-allowed-files", "type it anew"),
+            ("allowed_memory_scopes: [\"memories/\u{200b}x\"]", "allowed_memory_scopes", "type it anew"),
+            ("description: a\u{ad}b", "description", "type it anew"),
+            ("description: “Quoted”", "description", "\" or '"),
+            ("description: \"C:\\new folder\"", "description", "single quotes"),
+            ("description: \"C:\\temp\"", "description", "single quotes"),
+        ] {
+            let found = warnings(line);
+            if field.is_empty() {
+                assert_eq!(found, [], "{line:?}");
+                continue;
+            }
+            let [(at, number, message)] = found.as_slice() else { panic!("{line:?}: {found:?}") };
+            assert_eq!(at, field, "{line:?}: {message}");
+            assert!(message.contains(cure), "{line:?}: {message}");
+            let last = u32::try_from(line.lines().count()).unwrap() + 1;
+            assert!((2..=last).contains(number), "{line:?}: line {number}");
+        }
+    }
+
+    #[test]
+    fn what_is_meant_is_not_warned_of() {
+        for line in [
+            "description: 'Fixes issue #12'",
+            "description: \"a # b\"",
+            "description: a#b, C# and F#",
+            "description: plain\n# a comment of its own",
+            "description: >\n  folded # not a comment\n  #12",
+            "description: |\n  - a # b",
+            "description: Espace\u{a0}insécable\u{a0}!",
+            "description: |\n  “Quoted” text",
+            "description: “a” and b",
+            "effort_minutes: 5 # minutes",
+            "allowed_tools:\n  - Read # to look\n  - Bash ## too",
+            "x-allowed-files:\n  - /srv/a/** # the work",
+            "allowed_tools: # none yet\n  []",
+            "x-note: 'C:\\new'",
+        ] {
+            assert_eq!(warnings(line), [], "{line:?}");
+        }
+    }
+}
