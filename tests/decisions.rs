@@ -198,7 +198,7 @@ fn case_038_a_blocked_provider_blocks_only_its_skill() {
         let found = std::process::Command::new("pgrep").args(["-f", "sleep 60606"]).output().unwrap();
         String::from_utf8(found.stdout).unwrap()
     };
-    assert_ne!(sleeps(), "");
+    until("its provider runs", || !sleeps().is_empty());
     bench.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(bench.wait().success());
     until("the provider is gone", || sleeps().is_empty());

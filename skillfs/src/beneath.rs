@@ -94,12 +94,30 @@ pub(crate) struct Listed {
     pub(crate) inode: u64,
 }
 
+/// The directories in a pinned directory, and how many entries it has; no more than `most` are looked at.
+pub(crate) fn subdirectories(fd: impl AsFd, most: usize) -> Result<(Vec<OsString>, usize), Errno> {
+    let (mut names, mut entries) = (Vec::new(), 0);
+    for entry in open_directory(fd)?.iter().take(most) {
+        let entry = entry?;
+        entries += 1;
+        let name = entry.file_name().to_bytes();
+        let other = entry.file_type().is_some_and(|k| k != nix::dir::Type::Directory);
+        if !other && name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok((names, entries))
+}
+
+fn open_directory(fd: impl AsFd) -> Result<Dir, Errno> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Dir::from_fd(openat2(fd, ".", OpenHow::new().flags(flags).resolve(resolve()))?)
+}
+
 /// The entries of a pinned directory, without `.` and `..`.
 pub(crate) fn list(fd: impl AsFd) -> Result<Vec<Listed>, Errno> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let opened = openat2(fd, ".", OpenHow::new().flags(flags).resolve(resolve()))?;
     let mut out = Vec::new();
-    for entry in Dir::from_fd(opened)?.iter() {
+    for entry in open_directory(fd)?.iter() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {

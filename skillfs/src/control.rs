@@ -189,7 +189,19 @@ impl Control {
 
     fn answer(&self, request: ControlRequest) -> ControlReply {
         // What had changed before the question is part of the answer.
-        self.watch.catch_up();
+        match &request {
+            ControlRequest::Status { .. } | ControlRequest::Refresh { skill: None } => {
+                self.watch.catch_up_all()
+            }
+            ControlRequest::Explain { skill }
+            | ControlRequest::Await { skill, .. }
+            | ControlRequest::Refresh { skill: Some(skill) } => {
+                self.watch.catch_up_roots();
+                if let Some(id) = self.find(skill) {
+                    self.watch.catch_up(id);
+                }
+            }
+        }
         match request {
             ControlRequest::Status { after } => self.status(after.as_ref()),
             ControlRequest::Explain { skill } => {
@@ -247,7 +259,10 @@ impl Control {
             }
         };
         let runs: Vec<(SkillId, u64)> = ids.iter().map(|id| (*id, self.mapping.next_run(*id))).collect();
-        ids.iter().for_each(|id| self.queue.now(*id));
+        match skill {
+            Some(_) => ids.iter().for_each(|id| self.watch.release(*id)),
+            None => ids.iter().for_each(|id| self.queue.now(*id)),
+        }
         let each = self.decision_time.saturating_mul(4);
         let whole = each.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX)).min(MAX_REFRESH);
         let deadline = Instant::now() + whole;

@@ -155,14 +155,13 @@ fn start(mount: &Mount, sources: &Arc<Sources>, provider: Option<Provider>) -> a
     let flips = Arc::new(Flips::default());
     let start = u64::from_ne_bytes(random);
     let mapping = Arc::new(Mapping::new(start, on_change, mount.on_failure, flips.clone()));
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(Queue::new(mount.jobs.map_or_else(cores, usize::from)));
     let watch =
         Arc::new(Watch::new(sources.clone(), mapping.clone(), queue.clone()).context("no inotify instance")?);
     let notify = Arc::new(Notify::new(mapping.clone(), flips));
     let resolver =
         Arc::new(Resolver::new(sources.clone(), mapping.clone(), watch.clone(), queue.clone(), provider));
-    let jobs = mount.jobs.map_or_else(cores, usize::from);
-    for n in 0..jobs {
+    for n in 0..queue.takers() {
         let resolver = resolver.clone();
         std::thread::Builder::new().name(format!("decide-{n}")).spawn(move || resolver.work())?;
     }

@@ -3,6 +3,7 @@
 
 use crate::mapping::SkillId;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Condvar, Mutex};
 
 /// A change of what is shown of one skill.
@@ -17,6 +18,8 @@ pub struct Flip {
 #[derive(Debug, Default)]
 struct Queue {
     flips: BTreeMap<SkillId, Flip>,
+    /// Whose flip was taken last: the next is the next skill's, so that one that flips all the time holds up no other.
+    last: Option<SkillId>,
     closed: bool,
 }
 
@@ -45,8 +48,11 @@ impl Flips {
             if queue.closed {
                 return None;
             }
-            if let Some(first) = queue.flips.pop_first() {
-                return Some(first);
+            let after = |last| queue.flips.range((Bound::Excluded(last), Bound::Unbounded)).next();
+            let next = queue.last.and_then(after).or(queue.flips.first_key_value()).map(|(id, _)| *id);
+            if let Some(id) = next {
+                queue.last = Some(id);
+                return queue.flips.remove_entry(&id);
             }
             queue = self.filled.wait(queue).unwrap_or_else(|e| e.into_inner());
         }
@@ -56,5 +62,26 @@ impl Flips {
     pub fn close(&self) {
         self.queue.lock().unwrap_or_else(|e| e.into_inner()).closed = true;
         self.filled.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_flips_all_the_time_holds_up_no_other() {
+        let flips = Flips::default();
+        for id in [1, 2, 3] {
+            flips.push(SkillId(id), false, 1);
+        }
+        let mut taken = Vec::new();
+        for ticket in 2..6 {
+            taken.push(flips.take().unwrap().0.0);
+            flips.push(SkillId(1), false, ticket);
+        }
+        assert_eq!(taken, [1, 2, 3, 1]);
+        flips.close();
+        assert_eq!(flips.take(), None);
     }
 }

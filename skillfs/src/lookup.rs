@@ -104,8 +104,9 @@ impl View {
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<FileAttr, Errno> {
         match self.inodes.get(parent)? {
             Object::Root => {
-                self.watch.catch_up();
+                self.watch.catch_up_roots();
                 let skill = name.to_str().and_then(|n| self.mapping.find(n)).ok_or(Errno::ENOENT)?;
+                self.watch.catch_up(skill);
                 let tree = self.mapping.shown(skill).ok_or(Errno::ENOENT)?;
                 self.top_attributes(&self.inodes.top(skill), &tree)
             }
@@ -138,7 +139,7 @@ impl View {
                 Ok((fd, st))
             });
             let inside = place.is_inside(&before.tree, keeps);
-            self.watch.catch_up();
+            self.watch.catch_up(place.skill());
             if found.is_ok() {
                 place.directory().note(name);
             }
@@ -200,7 +201,7 @@ impl View {
         if self.mapping.keeps_live() || node.is_as_shown(st) {
             return Ok(());
         }
-        self.watch.catch_up();
+        self.watch.catch_up(node.skill);
         if let Some(now) = self.mapping.showing(node.skill)
             && now.tree.number == node.tree
             && st.st_nlink > 0
@@ -251,7 +252,7 @@ impl View {
 
     /// Offsets at the root are a skill's number, which stays with its name.
     fn list_root(&self, offset: u64) -> Result<Vec<Listed>, Errno> {
-        self.watch.catch_up();
+        self.watch.catch_up_all();
         let first = u32::try_from(offset.saturating_sub(2)).map_err(|_| Errno::EINVAL)?;
         let shown = self.mapping.shown_from(first, PAGE).into_iter();
         Ok(shown
@@ -280,7 +281,7 @@ impl View {
             drop(listing);
             let device = place.with_fd(tree, |dir| fstat(dir))?.st_dev;
             let inside = place.is_inside(tree, keeps);
-            self.watch.catch_up();
+            self.watch.catch_up(place.skill());
             if !self.shown_in(place)?.is_still(&before) {
                 continue;
             }

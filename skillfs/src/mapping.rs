@@ -204,6 +204,33 @@ impl Mapping {
         self.changed.notify_all();
     }
 
+    /// The skill changes too fast to be followed: nothing that was decided of it holds. `why` is told to whoever asks,
+    /// until it has been decided again.
+    pub fn hold(&self, id: SkillId, why: String) {
+        let mut inner = self.lock();
+        let Some(s) = inner.get_mut(id) else { return };
+        s.held = Some(why);
+        s.touch(&Touch::Place);
+        self.refresh(id, &mut inner, true);
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    /// Device and inode of the live folder, once it was opened.
+    pub fn live_identity(&self, id: SkillId) -> Option<(u64, u64)> {
+        let live = self.lock().get(id)?.live.clone()?;
+        fstat(&live.root).ok().map(|st| crate::source::identity(&st))
+    }
+
+    /// What must be watched for what is shown of the skill, or was last to be shown: whether it was ever shown, and the
+    /// snapshot that was last trusted.
+    pub fn must_watch(&self, id: SkillId) -> (bool, Option<SnapshotName>) {
+        let inner = self.lock();
+        let Some(s) = inner.get(id) else { return (false, None) };
+        let trusted = s.decision.as_ref().and_then(|d| d.trusted.as_ref()).map(|(name, _)| name.clone());
+        (s.ever_shown, trusted)
+    }
+
     /// A provider begins to look at the skill. Answers what [`Mapping::install`] wants to know, and the live folder.
     pub fn begin(&self, id: SkillId) -> Option<(u64, Arc<Tree>)> {
         let mut inner = self.lock();
@@ -272,6 +299,7 @@ impl Mapping {
         let number = |t: &Option<Arc<Tree>>| t.as_ref().map(|t| t.number);
         let (was, is) = (number(&s.shown), number(&tree));
         let live = tree.as_ref().is_some_and(|t| t.live);
+        s.ever_shown |= tree.is_some();
         s.shown = tree;
         if was != is || (edited && live) {
             s.epoch += 1;
@@ -324,9 +352,12 @@ impl Mapping {
         self.lock().get(id).map_or(0, |s| s.runs_begun + 1)
     }
 
-    /// Waits until run number `run` or a later one has been decided and the kernel has been told.
+    /// Waits until run number `run` or a later one has been decided and the kernel has been told. Not for a skill that
+    /// changes too fast to be decided.
     pub fn wait_run(&self, id: SkillId, run: u64, deadline: Instant) -> bool {
-        self.wait(deadline, |inner| inner.get(id).is_none_or(|s| s.runs_decided >= run && !s.pending()))
+        let ended = |s: &Skill| s.held.is_some() || (s.runs_decided >= run && !s.pending());
+        self.wait(deadline, |inner| inner.get(id).is_none_or(ended))
+            && self.lock().get(id).is_none_or(|s| s.held.is_none())
     }
 
     fn wait(&self, deadline: Instant, done: impl Fn(&Inner) -> bool) -> bool {

@@ -1,8 +1,9 @@
 //! Decides skills: one queue, a few workers, one run a skill at a time.
 //!
 //! ```text
-//! queue → find the skill → watch all of it → provider (scan, resolve) → catch up with the watch
-//!       → open and check the snapshot → install, unless something changed meanwhile
+//! queue → find the skill → watch what is needed of it → provider (scan, resolve) → catch up with the watch
+//!       → what is to be shown was watched? (else watch it, and from the start) → open and check the snapshot
+//!       → install, unless something changed meanwhile
 //! ```
 //!
 //! A decision holds for what the provider has looked at, so one that was taken while the skill changed is thrown
@@ -11,26 +12,33 @@
 
 use crate::mapping::{Decision, Installed, Mapping, RunTouches, SkillId, Touch, Tree};
 use crate::provider::Provider;
-use crate::queue::Queue;
+use crate::queue::{self, Queue};
 use crate::skill_file;
 use crate::snapshot;
-use crate::source::{Sources, identity};
+use crate::source::{Found, Sources, identity};
 use crate::stamps::{self, Stamps, Time};
 use crate::verdict::{Answer, SnapshotName, Verdict};
-use crate::watch::Watch;
+use crate::watch::{Covered, Need, Watch};
 use cyberos_proto::control;
 use cyberos_proto::ids::SkillName;
 use nix::sys::stat::fstat;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How often a provider that writes into `.skill-meta` is run for one decision.
-const MAX_RUNS: u32 = 3;
+/// How often a provider is run for one decision: because it writes into `.skill-meta`, or because it wants to have shown what
+/// was not watched when it looked.
+const MAX_RUNS: u32 = 4;
 /// First and longest pause after a decision that was overtaken by a change.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// One whose decision was overtaken so often in a row is a guest among those that are to be decided.
+const RESTLESS: u32 = 4;
+/// A large skill that was never shown is looked at again so often after it was last seen to change, each time twice as
+/// long after the time before: not all of it is watched, and it may be on its way here.
+const LOOKS: u32 = 7;
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// What decides.
 #[derive(Debug)]
@@ -43,6 +51,10 @@ pub struct Resolver {
     provider: Option<Provider>,
     /// How often in a row a skill's decision was overtaken.
     overtaken: Mutex<HashMap<SkillId, u32>>,
+    /// Skills whose last decision took long.
+    slow: Mutex<HashSet<SkillId>>,
+    /// How often a skill of which not all is watched was looked at again, and how many of its changes were known then.
+    looks: Mutex<HashMap<SkillId, (u64, u32)>>,
 }
 
 /// What there is to decide by.
@@ -72,13 +84,31 @@ impl Resolver {
         queue: Arc<Queue>,
         provider: Option<Provider>,
     ) -> Self {
-        Resolver { sources, mapping, watch, queue, provider, overtaken: Mutex::default() }
+        Resolver {
+            sources,
+            mapping,
+            watch,
+            queue,
+            provider,
+            overtaken: Mutex::default(),
+            slow: Mutex::default(),
+            looks: Mutex::default(),
+        }
     }
 
     /// Decides what the queue gives, until it is closed. One call a thread.
     pub fn work(&self) {
         while let Some(id) = self.queue.take() {
-            let again = match self.decide(id) {
+            let began = Instant::now();
+            let ended = self.decide(id);
+            let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+            if began.elapsed() > queue::LONG {
+                slow.insert(id)
+            } else {
+                slow.remove(&id)
+            };
+            drop(slow);
+            let again = match ended {
                 Run::Decided => {
                     self.overtaken.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
                     None
@@ -96,11 +126,21 @@ impl Resolver {
         PAUSE.saturating_mul(1 << (*times).min(10)).min(LONGEST_PAUSE)
     }
 
+    /// Whether strangers can write in it, or it has taken long or changed all the time.
+    fn is_guest(&self, id: SkillId, found: &Found) -> bool {
+        let overtaken = self.overtaken.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied();
+        overtaken.is_some_and(|times| times >= RESTLESS)
+            || self.slow.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+            || !self.watch.is_ours(&found.directory)
+    }
+
     fn decide(&self, id: SkillId) -> Run {
         let Some(name) = self.mapping.name(id) else { return Run::Decided };
         let mut before = None;
+        let (whole, trusted) = self.mapping.must_watch(id);
+        let mut need = Need { whole, snapshots: trusted.into_iter().collect() };
         for last in (0..MAX_RUNS).map(|n| n + 1 == MAX_RUNS) {
-            match self.run(id, &name, before.take(), last) {
+            match self.run(id, &name, &mut need, before.take(), last) {
                 Run::Repeat(said, touched) => before = Some((said, touched)),
                 ended => return ended,
             }
@@ -108,7 +148,14 @@ impl Resolver {
         Run::Overtaken
     }
 
-    fn run(&self, id: SkillId, name: &SkillName, before: Option<(String, RunTouches)>, last: bool) -> Run {
+    fn run(
+        &self,
+        id: SkillId,
+        name: &SkillName,
+        need: &mut Need,
+        before: Option<(String, RunTouches)>,
+        last: bool,
+    ) -> Run {
         let Some(found) = self.sources.find(name) else {
             self.mapping.gone(id);
             self.watch.forget(id);
@@ -119,21 +166,35 @@ impl Resolver {
             self.mapping.gone(id);
             return Run::Decided;
         }
+        if !self.queue.rank(id, self.is_guest(id, &found)) {
+            return Run::Overtaken;
+        }
         self.mapping.place(id, found.directory);
         let Some((mark, live)) = self.mapping.begin(id) else { return Run::Decided };
         let begun = stamps::begin();
-        let covered = self.watch.cover(id, &live, &found.passed_over).map_err(|e| e.to_string());
-        let (answer, stamps) = match covered.and_then(|()| self.stamps(&live)) {
-            Ok(stamps) if found.is_skill => (self.ask(&found.path, name).map(Said::Answer), stamps),
-            Ok(stamps) => (Ok(Said::NoSkill), stamps),
-            Err(e) => (Err(e), None),
+        self.watch.pass_over(id, &found.passed_over);
+        let covered = self.watch.cover(id, &live, need).map_err(|e| e.to_string());
+        let covered = covered.and_then(|covered| Ok((self.stamps(&live, &covered)?, covered)));
+        let (answer, stamps, covered) = match covered {
+            Ok((stamps, covered)) if found.is_skill => {
+                (self.ask(&found.path, name).map(Said::Answer), stamps, covered)
+            }
+            Ok((stamps, covered)) => (Ok(Said::NoSkill), stamps, covered),
+            Err(e) => (Err(e), None, Covered::default()),
         };
-        self.watch.catch_up();
+        self.watch.catch_up(id);
         let Some(touched) = self.mapping.run_touches(id, mark) else {
             self.mapping.abandon(id);
             return Run::Overtaken;
         };
         let said = format!("{answer:?}");
+        if let Ok(answer) = &answer {
+            *need = self.needed(id, answer);
+            if !covered.has(need) {
+                self.mapping.abandon(id);
+                return Run::Repeat(said, touched);
+            }
+        }
         let own_doing = touched.paths.is_empty()
             || before.is_some_and(|(b, t)| b == said && touched.paths.is_subset(&t.paths));
         if !own_doing && !last {
@@ -149,25 +210,60 @@ impl Resolver {
         if !self.is_still_there(name, &live) {
             self.mapping.touch(id, &Touch::Place);
         }
-        self.watch.catch_up();
+        self.watch.catch_up(id);
         report(name, &decision);
         match self.mapping.install(id, mark, &touched, decision, stamps) {
-            Installed::Yes => Run::Decided,
+            Installed::Yes => {
+                self.look_again(id, mark, &covered);
+                Run::Decided
+            }
             Installed::Changed => Run::Overtaken,
         }
     }
 
-    /// What the live folder's files are before anybody looks at them. Where it is shown as it is, nobody asks for that.
-    fn stamps(&self, live: &Tree) -> Result<Option<Arc<Stamps>>, String> {
-        if self.mapping.keeps_live() {
+    /// What the live folder's files are before anybody looks at them. Where it is shown as it is, nobody asks for that, nor
+    /// of one that will not be shown before it has been decided again.
+    fn stamps(&self, live: &Tree, covered: &Covered) -> Result<Option<Arc<Stamps>>, String> {
+        if self.mapping.keeps_live() || !covered.is_whole() {
             return Ok(None);
         }
         Stamps::of_live(&live.root).map(|stamps| Some(Arc::new(stamps))).map_err(|e| e.to_string())
     }
 
+    /// What must have been watched while the provider looked, for its answer to hold.
+    fn needed(&self, id: SkillId, said: &Said) -> Need {
+        let (whole, _) = self.mapping.must_watch(id);
+        match said {
+            Said::Answer(None) => Need { whole: true, snapshots: Vec::new() },
+            Said::NoSkill | Said::Answer(Some(Answer { verdict: Verdict::Hidden, .. })) => {
+                Need { whole, snapshots: Vec::new() }
+            }
+            Said::Answer(Some(answer)) => {
+                Need { whole: true, snapshots: answer.trusted_snapshot().into_iter().collect() }
+            }
+        }
+    }
+
+    /// Not everything of this skill is watched: what changes deep inside is found by looking, for a while.
+    fn look_again(&self, id: SkillId, changes: u64, covered: &Covered) {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        if covered.is_whole() {
+            looks.remove(&id);
+            return;
+        }
+        let (seen, times) = looks.entry(id).or_default();
+        if *seen != changes {
+            (*seen, *times) = (changes, 0);
+        }
+        if *times < LOOKS {
+            self.queue.by(id, FIRST_LOOK.saturating_mul(1 << *times));
+            *times += 1;
+        }
+    }
+
     /// The provider was given a path; what was decided must still be what that path names.
     fn is_still_there(&self, name: &SkillName, live: &Tree) -> bool {
-        let same = |found: crate::source::Found| {
+        let same = |found: Found| {
             Some(identity(&fstat(&found.directory).ok()?) == identity(&fstat(&live.root).ok()?))
         };
         self.sources.find(name).and_then(same).unwrap_or(false)

@@ -23,7 +23,11 @@ pub(crate) struct Skill {
     pub(crate) stamps: Option<Arc<Stamps>>,
     /// Why the last resolve was no decision, if so.
     pub(crate) failed: Option<String>,
+    /// Why it is not looked at now, if it changes too fast for that.
+    pub(crate) held: Option<String>,
     pub(crate) shown: Option<Arc<Tree>>,
+    /// Whether anything of it was shown since it came.
+    pub(crate) ever_shown: bool,
     pub(crate) undecided: bool,
     pub(crate) live_touched: bool,
     pub(crate) snapshot_touched: bool,
@@ -48,7 +52,9 @@ impl Skill {
             decision: None,
             stamps: None,
             failed: None,
+            held: None,
             shown: None,
+            ever_shown: false,
             undecided: false,
             live_touched: false,
             snapshot_touched: false,
@@ -108,6 +114,8 @@ impl Skill {
         self.live = None;
         self.decision = None;
         self.stamps = None;
+        self.held = None;
+        self.ever_shown = false;
         self.running = None;
         self.undecided = false;
         self.epoch += 1;
@@ -120,6 +128,7 @@ impl Skill {
         self.epoch += 1;
         self.undecided = false;
         self.live_touched = false;
+        self.held = None;
         self.runs_decided = self.runs_begun;
         self.failed = outcome.as_ref().err().cloned();
         match (outcome, &mut self.decision) {
@@ -184,7 +193,7 @@ impl Skill {
                 None => Some("not decided yet".to_owned()),
                 Some(d) => d.reason.as_ref().map(text),
             },
-            warning: d.and_then(|d| d.warning.as_ref()).map(text),
+            warning: self.held.as_ref().or(d.and_then(|d| d.warning.as_ref())).map(text),
             epoch,
             pending: self.pending(),
             content_digest: as_decided.and_then(|d| d.content_digest.clone()),

@@ -38,6 +38,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// A folder with everything that a mount needs.
 pub(crate) struct Bench {
     root: tempfile::TempDir,
+    user: u32,
     helper: Option<Child>,
     daemon: Option<Child>,
 }
@@ -45,16 +46,21 @@ pub(crate) struct Bench {
 impl Bench {
     /// Folders, a ceiling and a running helper; nothing mounted.
     pub(crate) fn new() -> Self {
+        Bench::of(SKILLFS_UID)
+    }
+
+    /// The same with SkillFS as that user: what the kernel counts for a user is then this bench's alone.
+    pub(crate) fn of(user: u32) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests mount: run them as root");
         let root = tempfile::Builder::new().prefix("cyberos-view-").tempdir().unwrap();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut bench = Bench { root, helper: None, daemon: None };
+        let mut bench = Bench { root, user, helper: None, daemon: None };
         for folder in ["src", "mnt", "stub", "bin", "locks", "run"] {
             fs::create_dir(bench.path(folder)).unwrap();
             fs::set_permissions(bench.path(folder), fs::Permissions::from_mode(0o755)).unwrap();
         }
         fs::set_permissions(bench.path("locks"), fs::Permissions::from_mode(0o700)).unwrap();
-        chown(bench.path("run"), Some(SKILLFS_UID), Some(LINK_GID)).unwrap();
+        chown(bench.path("run"), Some(user), Some(LINK_GID)).unwrap();
         let binary = bench.path("bin/skillfs");
         binaries::copy("skillfs", &binary);
         bench.program(
@@ -127,7 +133,8 @@ impl Bench {
     fn start_helper(&mut self) {
         let ceiling = self.path("ceiling");
         let text = format!(
-            "uid_range 1800000000-1800000255\nbroker_uid {BROKER_UID}\nskillfs_uid {SKILLFS_UID}\nlock_dir {}\nmount 0 ro {}\n",
+            "uid_range 1800000000-1800000255\nbroker_uid {BROKER_UID}\nskillfs_uid {}\nlock_dir {}\nmount 0 ro {}\n",
+            self.user,
             self.path("locks").display(),
             self.path("mnt").display()
         );
@@ -164,7 +171,7 @@ impl Bench {
     /// `skillfs` with these arguments, as SkillFS's user.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.path("bin/skillfs"));
-        command.args(arguments).uid(SKILLFS_UID).gid(LINK_GID).current_dir("/");
+        command.args(arguments).uid(self.user).gid(LINK_GID).current_dir("/");
         command.env("RUST_LOG", "info,fuser=error").stdin(Stdio::null());
         command
     }

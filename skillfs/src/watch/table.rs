@@ -1,0 +1,218 @@
+//! Which lane each skill and each source is watched by, how many watches it has, and how it has behaved. `watch.rs` holds
+//! this under one lock, which is never held while a lane's is waited for.
+
+use super::lane::{Lane, Who};
+use super::pace::Backoff;
+use super::share::{Class, Lanes, Limits, Used};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// First and longest time until what the kernel refused is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+const LONGEST_AGAIN: Duration = Duration::from_secs(30);
+
+/// A lane and who shares it.
+#[derive(Debug)]
+struct Slot {
+    lane: Arc<Lane>,
+    class: Class,
+    members: usize,
+}
+
+impl Slot {
+    fn is_root(&self) -> bool {
+        matches!(self.class, Class::Source | Class::Beside)
+    }
+}
+
+/// What is kept of a skill or a source.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    lane: Option<u64>,
+    class: Option<Class>,
+    /// Watches that it has.
+    pub(super) watches: usize,
+    /// Whether it was ever shown.
+    pub(super) shown: bool,
+    /// Raised each time it loses its watches.
+    pub(super) turn: u64,
+    /// How often it was too fast.
+    pub(super) backoff: Backoff,
+    /// Several users can write in it, as a walk has found.
+    pub(super) mixed: bool,
+    /// When it is tried again because the kernel had no watch or no instance left, and how often it was.
+    starved: Option<(Instant, u32)>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Table {
+    poller: Arc<Epoll>,
+    keeps: bool,
+    lanes: BTreeMap<u64, Slot>,
+    next: u64,
+    pub(super) entries: HashMap<Who, Entry>,
+}
+
+impl Table {
+    pub(super) fn new(poller: Arc<Epoll>, keeps: bool) -> Self {
+        Table { poller, keeps, lanes: BTreeMap::new(), next: 0, entries: HashMap::new() }
+    }
+
+    /// The lane of that number.
+    pub(super) fn lane(&self, number: u64) -> Option<Arc<Lane>> {
+        self.lanes.get(&number).map(|slot| slot.lane.clone())
+    }
+
+    /// The skills' lanes.
+    pub(super) fn lanes(&self) -> Vec<Arc<Lane>> {
+        self.lanes.values().filter(|slot| !slot.is_root()).map(|slot| slot.lane.clone()).collect()
+    }
+
+    /// Whether that lane is of sources, or of folders beside the skills.
+    pub(super) fn is_root(&self, number: u64) -> bool {
+        self.lanes.get(&number).is_some_and(Slot::is_root)
+    }
+
+    /// Lanes of the sources and of the folders beside the skills.
+    pub(super) fn roots(&self) -> Vec<Arc<Lane>> {
+        self.lanes.values().filter(|slot| slot.is_root()).map(|slot| slot.lane.clone()).collect()
+    }
+
+    /// The lane that it is watched by now.
+    pub(super) fn lane_of(&self, who: Who) -> Option<Arc<Lane>> {
+        self.lane(self.entries.get(&who)?.lane?)
+    }
+
+    /// Whether its lane is not one for its class: it must leave it first.
+    pub(super) fn is_misplaced(&self, who: Who, class: Class) -> bool {
+        let slot = self.entries.get(&who).and_then(|e| self.lanes.get(&e.lane?));
+        slot.is_some_and(|slot| slot.class != class && slot.members > 1)
+    }
+
+    /// The lane that it has, or one for that class: its own while there are enough, else one that it shares with its like.
+    /// Strangers never share one with those who are ours.
+    pub(super) fn assign(&mut self, who: Who, class: Class, limits: &Limits) -> Result<Arc<Lane>, Errno> {
+        let now = Instant::now();
+        let entry = self.entries.entry(who).or_default();
+        entry.class = Some(class);
+        if let Some(number) = entry.lane
+            && let Some(slot) = self.lanes.get_mut(&number)
+        {
+            slot.class = class;
+            return Ok(slot.lane.clone());
+        }
+        let class =
+            if entry.backoff.was_recent(now) && matches!(who, Who::Skill(_)) { Class::Fast } else { class };
+        let number = match self.new_lane(class, limits) {
+            Ok(number) => number,
+            Err(errno) => self.shared(class, limits).ok_or(errno)?,
+        };
+        let slot = self.lanes.get_mut(&number).ok_or(Errno::EMFILE)?;
+        slot.members += 1;
+        let lane = slot.lane.clone();
+        self.entries.entry(who).or_default().lane = Some(number);
+        Ok(lane)
+    }
+
+    fn new_lane(&mut self, class: Class, limits: &Limits) -> Result<u64, Errno> {
+        let count = |of: &dyn Fn(Class) -> bool| self.lanes.values().filter(|s| of(s.class)).count();
+        let lanes = Lanes {
+            all: self.lanes.len(),
+            of_strangers: count(&|c| !limits.is_ours(c)),
+            of_class: count(&|c| c == class),
+        };
+        if !limits.one_more_lane(class, lanes) {
+            return Err(Errno::EMFILE);
+        }
+        self.next += 1;
+        let lane = Arc::new(Lane::new(self.keeps)?);
+        self.poller.add(lane.fd(), EpollEvent::new(EpollFlags::EPOLLIN, self.next))?;
+        self.lanes.insert(self.next, Slot { lane, class, members: 0 });
+        Ok(self.next)
+    }
+
+    /// The lane that fewest share, of this class or of one that it may be put with.
+    fn shared(&self, class: Class, limits: &Limits) -> Option<u64> {
+        let least = |of: &dyn Fn(Class) -> bool| {
+            let fitting = self.lanes.iter().filter(|(_, slot)| of(slot.class));
+            fitting.min_by_key(|(_, slot)| slot.members).map(|(number, _)| *number)
+        };
+        let ours = limits.is_ours(class);
+        least(&|c| c == class).or_else(|| match (class, ours) {
+            (Class::Source | Class::Beside, _) => None,
+            (_, true) => least(&|c| c != Class::Source && limits.is_ours(c)),
+            (_, false) => least(&|c| matches!(c, Class::Several | Class::Fast)),
+        })
+    }
+
+    /// It is watched by no lane any more; answers the one it was, and whether somebody else is.
+    pub(super) fn leave(&mut self, who: Who) -> Option<(Arc<Lane>, bool)> {
+        let entry = self.entries.get_mut(&who)?;
+        entry.turn += 1;
+        entry.watches = 0;
+        let number = entry.lane.take()?;
+        let slot = self.lanes.get_mut(&number)?;
+        slot.members = slot.members.saturating_sub(1);
+        let (lane, shared) = (slot.lane.clone(), slot.members > 0);
+        if !shared {
+            let _ = self.poller.delete(lane.fd());
+            self.lanes.remove(&number);
+        }
+        Some((lane, shared))
+    }
+
+    /// Watches of others than `who`.
+    pub(super) fn used(&self, who: Who, limits: &Limits) -> Used {
+        let mut used = Used::default();
+        for (_, entry) in self.entries.iter().filter(|(w, _)| **w != who) {
+            if !entry.class.is_some_and(|c| limits.is_ours(c)) {
+                used.by_strangers += entry.watches;
+            }
+            if !entry.shown {
+                used.never_shown += entry.watches;
+            }
+        }
+        used
+    }
+
+    /// The kernel had nothing left for it.
+    pub(super) fn starved(&mut self, who: Who, now: Instant) {
+        let entry = self.entries.entry(who).or_default();
+        let times = entry.starved.map_or(0, |(_, times)| times);
+        let wait = AGAIN.saturating_mul(1 << times.min(10)).min(LONGEST_AGAIN);
+        entry.starved = Some((now + wait, times + 1));
+    }
+
+    /// It has what it needs.
+    pub(super) fn fed(&mut self, who: Who) {
+        if let Some(entry) = self.entries.get_mut(&who) {
+            entry.starved = None;
+        }
+    }
+
+    /// Watches were given back: who waits for some need not wait much longer.
+    pub(super) fn freed(&mut self, now: Instant) {
+        for entry in self.entries.values_mut() {
+            entry.starved = entry.starved.map(|(at, _)| (at.min(now + AGAIN), 0));
+        }
+    }
+
+    /// Those whose time to be tried again has come; each is named once.
+    pub(super) fn hungry(&mut self, now: Instant) -> Vec<Who> {
+        let mut due = Vec::new();
+        for (who, entry) in &mut self.entries {
+            if let Some((at, _)) = &mut entry.starved
+                && *at <= now
+            {
+                // If it is refused again, `starved` sets the next time.
+                *at = now + LONGEST_AGAIN;
+                due.push(*who);
+            }
+        }
+        due
+    }
+}
