@@ -1,5 +1,5 @@
 //! Whose word counts for one skill (`[4.0]`): its own set of the operator's, else the default's, key by key; and,
-//! once its wishes have been approved, `grants.max` beside it.
+//! once its wishes have been approved, `grants.max` beside it. But a limit in the skill's own set is the last word.
 
 use crate::config::{Allow, GrantSet, GrantTable, Rule};
 use crate::glob::Pattern;
@@ -80,11 +80,15 @@ impl Sources<'_> {
     }
 
     fn cap(&self, pick: impl Fn(&GrantSet) -> Option<u32>, name: &str) -> (u32, String) {
-        let own = pick(self.own);
-        let base = own.or(pick(&self.table.default)).unwrap_or(0);
+        // A bound that he has set for this very skill is his word on it, and no consent, older or newer, goes beyond it:
+        // consent is to what the skill asks for.
+        if let Some(own) = pick(self.own) {
+            return (own, self.key(true, name));
+        }
+        let base = pick(&self.table.default).unwrap_or(0);
         match pick(&self.table.max) {
             Some(max) if self.approved && max > base => (max, format!("grants.max.{name}")),
-            _ => (base, self.key(own.is_some(), name)),
+            _ => (base, self.key(false, name)),
         }
     }
 }

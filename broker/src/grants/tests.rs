@@ -223,3 +223,26 @@ fn limits_are_what_is_asked_for_within_what_the_operator_allows() {
     assert!(listed.contains("x-memory-mb: 2048 (grants.skills.demo.memory_mb allows 1024)"), "{listed}");
     assert!(listed.contains("effort_minutes: 20"), "{listed}");
 }
+
+#[test]
+fn a_limit_that_the_operator_sets_for_a_skill_outranks_any_consent() {
+    let lines = "x-memory-mb: 3000\nx-max-processes: 100\nx-tmp-mb: 900\neffort_minutes: 1000";
+    let limits = |set, approved| {
+        let limits = compiled_as(lines, set, approved).limits();
+        [limits.memory_mb, limits.max_processes, limits.tmp_mb, limits.effort_minutes]
+    };
+    assert_eq!(limits(GrantSet::default(), false), [2048, 32, 256, 1000]);
+    assert_eq!(limits(GrantSet::default(), true), [3000, 100, 900, 1000], "consent, within grants.max");
+    let own = || GrantSet {
+        memory_mb: Some(600),
+        max_processes: Some(9),
+        tmp_mb: Some(70),
+        effort_minutes: Some(2),
+        ..GrantSet::default()
+    };
+    assert_eq!(limits(own(), true), [600, 9, 70, 2]);
+    let minutes = GrantSet { effort_minutes: Some(2), ..GrantSet::default() };
+    assert_eq!(limits(minutes, true), [3000, 100, 900, 2], "key by key");
+    let told = compiled_as(lines, own(), true).not_granted().join("\n");
+    assert!(told.contains("x-memory-mb: 3000 (grants.skills.demo.memory_mb allows 600)"), "{told}");
+}
