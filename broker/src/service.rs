@@ -206,6 +206,8 @@ impl Broker {
         let approval = self.approval(&skill)?;
         let approved = approval.as_ref().is_some_and(|a| a.covers(&skill));
         let (skill, grants) = crate::run::compiled(self, skill, approval).await?;
+        let consent = Approval::new(&skill, self.config.tenant, "", 0);
+        let (skill, consented) = crate::run::compiled(self, skill, Some(consent)).await?;
         let wishes = Wishes::of(&skill);
         let mut answer = skill_json(&state);
         answer["id"] = skill.id.clone().into();
@@ -219,10 +221,20 @@ impl Broker {
         answer["granted_tools"] =
             grants.tools().into_iter().filter(|t| self.registry.get(t).is_some()).collect();
         answer["bash_directories"] = bash_directories(&grants);
+        answer["with_consent"] = with_consent(&skill, &consented);
         answer["limits"] = limits_json(grants.limits());
         answer["not_granted"] = self.not_granted(&grants).into();
         Ok(answer)
     }
+}
+
+/// What the wishes come to once they are consented to: of that an operator must not lose sight.
+fn with_consent(skill: &Skill, grants: &Grants) -> Value {
+    let (directories, writable) = grants.directories();
+    let directories: Vec<&str> = directories.iter().map(|d| d.path.as_str()).collect();
+    let (writes, reads) = if writable { (directories, Vec::new()) } else { (Vec::new(), directories) };
+    let patterns = skill.extensions.allowed_files.iter().map(|pattern| &pattern.value);
+    json!({ "bash_writes": writes, "bash_reads": reads, "reaches": crate::grants::reaches(patterns) })
 }
 
 /// What Bash would see, and what of it it could change.

@@ -5,6 +5,7 @@ mod accept_loss;
 mod audit;
 mod broker;
 pub mod client;
+mod consent;
 mod demo;
 mod doctor;
 mod output;

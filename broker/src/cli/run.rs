@@ -163,7 +163,7 @@ impl Conversation {
         for wish in about["not_granted"].as_array().into_iter().flatten() {
             eprintln!(
                 "cyberos: not granted: {}",
-                crate::terminal::escape_for_terminal(wish.as_str().unwrap_or_default())
+                crate::terminal::escape_line(wish.as_str().unwrap_or_default())
             );
         }
     }

@@ -142,7 +142,7 @@ pub(super) fn print_fields(answer: &Value) {
                 output::line!("{key}:");
                 for item in items {
                     let text = item.as_str().map_or_else(|| item.to_string(), str::to_owned);
-                    output::line!("  {}", crate::terminal::escape_for_terminal(&text));
+                    output::line!("  {}", crate::terminal::escape_line(&text));
                 }
             }
             Value::Object(inner) => {
@@ -150,7 +150,7 @@ pub(super) fn print_fields(answer: &Value) {
                 for (name, v) in inner {
                     let name = crate::terminal::escape_line(name);
                     let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-                    output::line!("  {name}: {}", crate::terminal::escape_for_terminal(&text));
+                    output::line!("  {name}: {}", crate::terminal::escape_line(&text));
                 }
             }
             _ => output::line!("{key}: {}", output::text(answer, name)),
@@ -164,8 +164,17 @@ async fn show(context: &Context, skill: String) -> Result<u8, Failure> {
         output::json(&answer);
     } else {
         print_fields(&answer);
+        print_summary(&answer);
     }
     Ok(0)
+}
+
+/// What is dangerous of what a skill asks for: always the last that is printed.
+fn print_summary(shown: &Value) {
+    output::line!("what matters most of what it asks for:");
+    for line in super::consent::summary(shown) {
+        output::line!("  {line}");
+    }
 }
 
 async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<String>) -> Result<u8, Failure> {
@@ -173,6 +182,7 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
     if !context.json {
         output::line!("{skill} asks for:");
         print_fields(&shown["wishes"]);
+        print_summary(&shown);
     }
     if !yes {
         if context.json || !std::io::stdin().is_terminal() {
@@ -200,7 +210,7 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
     for wish in answer["not_granted"].as_array().into_iter().flatten() {
         output::line!(
             "  still not granted: {}",
-            crate::terminal::escape_for_terminal(wish.as_str().unwrap_or_default())
+            crate::terminal::escape_line(wish.as_str().unwrap_or_default())
         );
     }
     Ok(0)

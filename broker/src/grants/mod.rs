@@ -18,6 +18,7 @@ mod mounts;
 mod never;
 mod operator;
 mod rate;
+mod reach;
 mod rules;
 mod trace;
 
@@ -25,6 +26,7 @@ pub use directories::Directory;
 pub use memory::{MAX_MEMORY_PATH, MemoryPathFault, canonical_memory};
 pub use never::{NeverGrantable, UP_MARK};
 pub use operator::Operator;
+pub use reach::reaches;
 pub(crate) use trace::trace_of;
 
 use crate::call::{Call, Target, TraceId};
