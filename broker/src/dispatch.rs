@@ -85,6 +85,8 @@ pub(crate) struct Dispatch {
     /// What its writes have taken of the disk (`[2.8]`).
     written: Arc<Meter>,
     last: Mutex<Option<(u64, String)>>,
+    /// Whether the operator has been told that the peer sends no frames.
+    told_framing: AtomicBool,
     /// Sandboxes that its calls may have at once.
     sandboxes: Arc<Semaphore>,
     pub(crate) rooms: Rooms,
@@ -101,6 +103,7 @@ impl Dispatch {
             denied: 0.into(),
             written: Arc::default(),
             last: Mutex::default(),
+            told_framing: false.into(),
             sandboxes: Arc::new(Semaphore::new(SANDBOXES)),
             rooms: Rooms::new(),
         }
@@ -184,14 +187,37 @@ impl Dispatch {
         }))
     }
 
-    /// A request that went by unread: refused and recorded, like a call.
-    pub(crate) async fn too_large(&self) -> Reply {
+    /// Why a request is refused that is longer than any may be.
+    pub(crate) fn too_large(&self) -> String {
+        format!("a request may have {} bytes", rpc::MAX_REQUEST)
+    }
+
+    /// Why a request of `length` bytes is refused that weighs too much to be read.
+    pub(crate) fn too_heavy(&self, length: usize, weight: usize) -> String {
+        format!(
+            "a request of {length} bytes holds so many values that {} MiB are needed to read it; {} MiB are there (a \
+             long list is lighter as text, in one string)",
+            weight.div_ceil(1 << 20),
+            self.rooms.requests.bytes() >> 20
+        )
+    }
+
+    /// The answer to a peer that sends no frames. The operator is told once a run.
+    pub(crate) fn not_frames(&self, seen: &str) -> Reply {
+        const EXPECTED: &str = "a frame is a 4-byte big-endian length and that many bytes of JSON";
+        if !self.told_framing.swap(true, Ordering::Relaxed) {
+            tracing::warn!(invocation = %self.id(), skill = self.serving.invocation.skill_id, seen, "the skill does not speak the broker's framing: {EXPECTED}");
+        }
+        Reply::Error(RpcError::new(rpc::PARSE_ERROR, format!("this looks like {seen}; {EXPECTED}")))
+    }
+
+    /// A request that nobody has read: refused and recorded, like a call.
+    pub(crate) async fn unread(&self, sentence: String) -> Reply {
         let call = Call { number: self.next_call(""), ..Call::unread() };
         self.serving.grants.count(Instant::now());
         if !self.serving.audit.admits(&self.serving.invocation, call.number) {
             return self.unrecorded(&call);
         }
-        let sentence = format!("a request may have {} bytes", rpc::MAX_REQUEST);
         self.refuse(&call, self.plain_denial(DenialClass::RequestTooLarge, sentence).into()).await
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! frames    16 MiB  one unfinished body for each of 16 connections; bounded by their number
-//! requests   8 MiB  requests being worked on, by what their trees take
+//! requests   8 MiB  requests being worked on, by what their trees take; one that takes more is refused unread
 //! batch     16 MiB  the answers of the one batch that is being worked on
 //! answers   20 MiB  results being made, and answers not yet taken
 //! small      4 MiB  answers of at most 32 KiB not yet taken: errors, status, lists
@@ -63,6 +63,11 @@ impl Room {
     /// An empty one, counted in units of so many bytes.
     pub(crate) fn new(bytes: usize, unit: usize) -> Self {
         Room { units: Arc::new(Semaphore::new(bytes / unit)), size: bytes / unit, unit }
+    }
+
+    /// How much it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.size * self.unit
     }
 
     /// Takes `bytes`, waiting for its turn. More than the room holds is the whole room: then nobody else is in it.

@@ -5,10 +5,12 @@
 //! session.rs     accepts, counts connections, deadline and end
 //! connection.rs  one connection: reads, works on up to eight requests, writes
 //! frame.rs       bytes ↔ frames
+//! framing.rs     what is no frame, by how it begins
 //! ```
 
 mod connection;
 mod frame;
+mod framing;
 
 pub use crate::dispatch::{Serving, Totals};
 

@@ -132,6 +132,11 @@ impl Connection {
         match frame {
             Frame::Body(body) => {
                 let weight = rpc::weight(&body);
+                if weight > self.dispatch.rooms.requests.bytes() {
+                    let length = body.len();
+                    drop(body);
+                    return self.refused_unread(move |dispatch| dispatch.too_heavy(length, weight));
+                }
                 match self.dispatch.rooms.requests.try_take(weight) {
                     Some(held) => self.begin(body, held),
                     None => {
@@ -140,15 +145,30 @@ impl Connection {
                     }
                 }
             }
-            Frame::TooLarge => {
+            Frame::TooLarge => self.refused_unread(Dispatch::too_large),
+            Frame::Foreign(framing) => {
+                self.open = false;
                 let dispatch = self.dispatch.clone();
                 self.works.add(Box::pin(async move {
-                    let replied =
-                        Replied { id: Id::Null, reply: dispatch.too_large().await, held: Held::default() };
-                    Some(settled(&dispatch, single(replied, dispatch.id())).await)
+                    let reply = dispatch.not_frames(framing.words());
+                    let (mut frame, held) =
+                        single(Replied { id: Id::Null, reply, held: Held::default() }, dispatch.id());
+                    // Whoever reads lines is to have one.
+                    frame.push(b'\n');
+                    Some(settled(&dispatch, (frame, held)).await)
                 }));
             }
         }
+    }
+
+    /// Answers a request that nobody has read.
+    fn refused_unread(&mut self, why: impl FnOnce(&Dispatch) -> String) {
+        let (dispatch, why) = (self.dispatch.clone(), why(&self.dispatch));
+        self.works.add(Box::pin(async move {
+            let reply = dispatch.unread(why).await;
+            let replied = Replied { id: Id::Null, reply, held: Held::default() };
+            Some(settled(&dispatch, single(replied, dispatch.id())).await)
+        }));
     }
 
     fn begin(&mut self, body: Vec<u8>, held: Held) {

@@ -1,6 +1,7 @@
 //! Frames on one connection (`[3.1]`): bytes in, bodies out, and answers queued until the peer takes them. It knows no
 //! JSON. What a peer declares costs nothing; only bytes that have arrived take memory.
 
+use super::framing::{Beginning, Framing, beginning};
 use crate::rooms::Held;
 use crate::rpc::MAX_REQUEST;
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ pub(super) enum Frame {
     Body(Vec<u8>),
     /// A request of more than [`MAX_REQUEST`] bytes went by unread.
     TooLarge,
+    /// It is no frame: the peer speaks something else, and nothing that follows can be read.
+    Foreign(Framing),
 }
 
 /// Why nothing more will arrive.
@@ -47,11 +50,13 @@ pub(super) struct Reader {
     /// Bytes of an oversized body that are still to go by.
     skip: usize,
     begun: Option<Instant>,
+    /// Nothing has shown yet that the peer sends frames.
+    first: bool,
 }
 
 impl Reader {
     pub(super) fn new() -> Self {
-        Reader { inbox: Vec::new(), whole: None, skip: 0, begun: None }
+        Reader { inbox: Vec::new(), whole: None, skip: 0, begun: None, first: true }
     }
 
     /// Whether a frame has begun that is not whole: its 30 s run, so it has to be read on.
@@ -109,6 +114,21 @@ impl Reader {
     fn gather(&mut self) -> Result<bool, Ended> {
         if self.whole.is_some() {
             return Ok(true);
+        }
+        if self.first {
+            match beginning(&self.inbox) {
+                Beginning::Other(framing) => {
+                    self.begun = None;
+                    self.inbox = Vec::new();
+                    self.whole = Some(Frame::Foreign(framing));
+                    return Ok(true);
+                }
+                Beginning::Undecided => {
+                    self.begun.get_or_insert_with(Instant::now);
+                    return Ok(false);
+                }
+                Beginning::Frames => self.first = self.inbox.len() < HEADER,
+            }
         }
         if self.skip > 0 {
             let by = self.skip.min(self.inbox.len());

@@ -22,6 +22,7 @@ use crate::memory::{MemoryError, Store};
 use crate::rpc;
 use cyberos_proto::ids::InvocationId;
 use schemars::JsonSchema;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -123,8 +124,10 @@ struct EmitArgs {
     /// What kind of memory it is: two or more words joined by dots.
     #[schemars(regex(pattern = r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$"), length(max = 128))]
     kind: String,
-    /// The memory: text, or any other JSON.
-    payload: Value,
+    /// The memory: text, or any other JSON. Taken from the call itself: a copy of a large one is large.
+    #[serde(rename = "payload")]
+    #[schemars(with = "Value")]
+    _payload: IgnoredAny,
     /// Path of the memory, beginning with memories/; made from kind and date if absent.
     path: Option<String>,
     /// Narrows the skill's sync_class; that one if absent.
@@ -212,9 +215,7 @@ impl Tool for MemoryEmit {
     ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
         Box::pin(async move {
             let given = &started.permit().call().args;
-            let mut args: EmitArgs = args::read(given).map_err(super::bad_arguments)?;
-            // As it was sent, and as it was hashed: a number that goes through serde may lose its spelling (-0).
-            args.payload = given.get("payload").cloned().unwrap_or_default();
+            let args: EmitArgs = args::read(given).map_err(super::bad_arguments)?;
             let path = memory_path(&started)?;
             let (store, audit, quota) = (self.store.clone(), self.audit.clone(), self.tenant_quota);
             // Once the file is there its row has to follow, whether or not somebody still waits for the answer.
@@ -242,11 +243,13 @@ async fn emit(
         "kind": args.kind, "sync_class": sync_class, "trace_id": trace_id, "skill_id": invocation.skill_id,
         "ts": audit.now_ns(),
     });
-    let body = match args.payload {
-        Value::String(text) => text,
-        other => other.to_string(),
+    // As it was sent, and as it was hashed: a number that goes through serde may lose its spelling (-0).
+    let content = match started.permit().call().args.get("payload") {
+        Some(Value::String(text)) => format!("{FENCE}{meta}\n{FENCE}{text}"),
+        Some(other) => format!("{FENCE}{meta}\n{FENCE}{other}"),
+        None => return Err(internal()),
     };
-    let content = format!("{FENCE}{meta}\n{FENCE}{body}").into_bytes();
+    let content = content.into_bytes();
     let (bytes, tenant, to) = (content.len() as u64, invocation.tenant, path.clone());
     let allowed = context.allowance(quota);
     let write = move |_: &crate::workers::Stop| store.write(tenant, &to, &content, &allowed).map_err(failed);

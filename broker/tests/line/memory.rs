@@ -348,3 +348,22 @@ async fn a_payload_keeps_its_spelling_and_words_are_words() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_heavy_only_as_text_and_ordinary_data_are_served() {
+    let line = Line::new(Options { write_quota: 1 << 30, ..options("\"memories/**\"") });
+    let mut client = line.client().await;
+    let records: Vec<Value> = (0..1500)
+        .map(|n| json!({"id": n, "name": format!("name {n}"), "tags": ["a", "b"], "size": n * 1000}))
+        .collect();
+    for payload in [
+        json!((0..30_000).collect::<Vec<u32>>()),
+        json!(records),
+        json!("[{,:\"\\".repeat(100_000)),
+        json!("1,2,3\n".repeat(150_000)),
+    ] {
+        let args = json!({"kind": "a.b", "path": "memories/x.md", "payload": payload});
+        let answer = client.ask(call(1, "MemoryEmit", args)).await;
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+}
