@@ -215,3 +215,26 @@ while True: time.sleep(1)",
         assert!(Duration::from_secs_f64(milliseconds / 1000.0) < Duration::from_secs(125), "{:?}", ran.row);
     }
 }
+
+/// A minute, the shortest effort: in it two threads use up more processor time than there is time. They leave the
+/// processors to whatever else is tested.
+#[test]
+fn case_177_two_busy_threads_are_ended_by_the_deadline_and_by_no_other_limit() {
+    let main = python(
+        "import hashlib, os, signal, threading, time\nos.nice(19)\n\
+         signal.signal(signal.SIGTERM, lambda *a: (print('term', flush=True), os._exit(0)))\n\
+         def busy():\n    while True: hashlib.sha256(bytes(1 << 20))\n\
+         for _ in range(2): threading.Thread(target=busy, daemon=True).start()\n\
+         while True: time.sleep(1)",
+    );
+    let up = Up::new(|source| {
+        Skill { id: "busy", more: "effort_minutes: 1\n", main: &main, ..Skill::default() }.write(source);
+    });
+    let begun = Instant::now();
+    let ran = up.run("busy", &[]);
+    assert!(near(begun.elapsed().as_secs_f64(), 54.0), "{ran}");
+    assert_eq!((ran.exit, ran.stdout.as_str()), (124, "term\n"), "{ran}");
+    assert!(ran.stderr.contains("SIGTERM at 54 s, ended by itself with status 0"), "{ran}");
+    let row = up.rows("skill.invoked_completed")[0]["extra"].clone();
+    assert_eq!(row["outcome"], "timeout");
+}

@@ -5,6 +5,8 @@
 
 #[path = "field_cases/containers.rs"]
 mod containers;
+#[path = "field_cases/limits.rs"]
+mod limits;
 #[path = "field_cases/memory.rs"]
 mod memory;
 #[path = "field_cases/missing.rs"]

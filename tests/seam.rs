@@ -69,9 +69,9 @@ const ID_HEX: &str = "000102030405460788090a0b0c0d0e0f";
 #[test]
 fn requests_have_exactly_these_bytes() {
     let mount = MountId::new(15).unwrap();
-    golden(Request::CreateSocket { invocation: id() }, 0, &format!("02 00 {ID_HEX}"));
+    golden(Request::CreateSocket { invocation: id() }, 0, &format!("03 00 {ID_HEX}"));
     let spawn = format!(
-        "02 01 {ID_HEX} 1a {} 02 04 {} 01 ff 01 03 {} 04 {} 02 15 {} 00 02 {} 01 01 01 \
+        "03 01 {ID_HEX} 1a {} 02 04 {} 01 ff 01 03 {} 04 {} 02 15 {} 00 02 {} 01 01 01 \
          8004 01 880e 08 8002 8002 40 01",
         hex(b"/opt/cyberos/skills/x/main"),
         hex(b"main"),
@@ -81,19 +81,19 @@ fn requests_have_exactly_these_bytes() {
         hex(b"/w"),
     );
     golden(Request::Spawn { invocation: id(), plan: Box::new(plan()) }, 2, &spawn);
-    golden(Request::Signal { invocation: id(), signal: Signal::Term }, 0, &format!("02 02 {ID_HEX} 00"));
-    golden(Request::Signal { invocation: id(), signal: Signal::Kill }, 0, &format!("02 02 {ID_HEX} 01"));
-    golden(Request::Release { invocation: id() }, 0, &format!("02 03 {ID_HEX}"));
-    golden(Request::Mount { mount }, 0, "02 04 0f");
-    golden(Request::Unmount { mount }, 0, "02 05 0f");
-    golden(Request::RegisterBacking { mount }, 1, "02 06 0f");
-    golden(Request::CloseBacking { mount, id: 300 }, 0, "02 07 0f ac02");
+    golden(Request::Signal { invocation: id(), signal: Signal::Term }, 0, &format!("03 02 {ID_HEX} 00"));
+    golden(Request::Signal { invocation: id(), signal: Signal::Kill }, 0, &format!("03 02 {ID_HEX} 01"));
+    golden(Request::Release { invocation: id() }, 0, &format!("03 03 {ID_HEX}"));
+    golden(Request::Mount { mount }, 0, "03 04 0f");
+    golden(Request::Unmount { mount }, 0, "03 05 0f");
+    golden(Request::RegisterBacking { mount }, 1, "03 06 0f");
+    golden(Request::CloseBacking { mount, id: 300 }, 0, "03 07 0f ac02");
 }
 
 #[test]
 fn answers_of_the_helper_have_exactly_these_bytes() {
     let reply = FromHelper::Reply;
-    golden(reply(Reply::SocketCreated { uid: 1_900_000_001 }), 1, "02 00 00 81e6fe8907");
+    golden(reply(Reply::SocketCreated { uid: 1_900_000_001 }), 1, "03 00 00 81e6fe8907");
     let report = SandboxReport {
         uid: 300,
         enforced: vec![
@@ -109,15 +109,15 @@ fn answers_of_the_helper_have_exactly_these_bytes() {
         landlock: 0,
         network: Network::Own,
     };
-    let bytes = "02 00 01 ac02 06 00 01 02 03 04 05 02 06 07";
+    let bytes = "03 00 01 ac02 06 00 01 02 03 04 05 02 06 07";
     golden(reply(Reply::Spawned { report: report.clone() }), 3, &format!("{bytes} 00 00 00"));
     let report = SandboxReport { cgroup: Cgroup::V1, landlock: 6, network: Network::Shared, ..report };
     golden(reply(Reply::Spawned { report: report.clone() }), 3, &format!("{bytes} 01 06 01"));
     let report = SandboxReport { cgroup: Cgroup::V2, ..report };
     golden(reply(Reply::Spawned { report }), 3, &format!("{bytes} 02 06 01"));
-    golden(reply(Reply::Mounted), 1, "02 00 02");
-    golden(reply(Reply::Done), 0, "02 00 03");
-    golden(reply(Reply::Backing { id: 300 }), 0, "02 00 05 ac02");
+    golden(reply(Reply::Mounted), 1, "03 00 02");
+    golden(reply(Reply::Done), 0, "03 00 03");
+    golden(reply(Reply::Backing { id: 300 }), 0, "03 00 05 ac02");
     let text = || "ab".to_owned();
     let faults = [
         (PlanFault::Args, "00"),
@@ -128,7 +128,7 @@ fn answers_of_the_helper_have_exactly_these_bytes() {
         (PlanFault::Limits, "05"),
     ];
     for (fault, byte) in faults {
-        golden(reply(Reply::Refused(Refusal::Plan(fault))), 0, &format!("02 00 04 04 {byte}"));
+        golden(reply(Reply::Refused(Refusal::Plan(fault))), 0, &format!("03 00 04 04 {byte}"));
     }
     for (refusal, bytes) in [
         (Refusal::Malformed, "00"),
@@ -143,22 +143,23 @@ fn answers_of_the_helper_have_exactly_these_bytes() {
         (Refusal::System { step: text(), errno: -1 }, "0a 02 6162 01"),
         (Refusal::GrantUnsupported { bind: 1, fs: text() }, "0b 01 02 6162"),
     ] {
-        golden(reply(Reply::Refused(refusal)), 0, &format!("02 00 04 {bytes}"));
+        golden(reply(Reply::Refused(refusal)), 0, &format!("03 00 04 {bytes}"));
     }
-    let exited = |exit| FromHelper::Event(Event::Exited { invocation: id(), exit });
-    golden(exited(Exit::Code(7)), 0, &format!("02 01 00 {ID_HEX} 00 07"));
-    golden(exited(Exit::Signal(9)), 0, &format!("02 01 00 {ID_HEX} 01 09"));
+    let exited =
+        |exit, out_of_memory| FromHelper::Event(Event::Exited { invocation: id(), exit, out_of_memory });
+    golden(exited(Exit::Code(7), false), 0, &format!("03 01 00 {ID_HEX} 00 07 00"));
+    golden(exited(Exit::Signal(9), true), 0, &format!("03 01 00 {ID_HEX} 01 09 01"));
 }
 
 #[test]
 fn control_messages_have_exactly_these_bytes() {
     let skill = || SkillName::new("s").unwrap();
-    golden(ControlRequest::Status { after: None }, 0, "02 00 00");
-    golden(ControlRequest::Status { after: Some(skill()) }, 0, "02 00 01 01 73");
-    golden(ControlRequest::Explain { skill: skill() }, 0, "02 01 01 73");
-    golden(ControlRequest::Refresh { skill: None }, 0, "02 02 00");
-    golden(ControlRequest::Refresh { skill: Some(skill()) }, 0, "02 02 01 01 73");
-    golden(ControlRequest::Await { skill: skill(), timeout_ms: 35_000 }, 0, "02 03 01 73 b89102");
+    golden(ControlRequest::Status { after: None }, 0, "03 00 00");
+    golden(ControlRequest::Status { after: Some(skill()) }, 0, "03 00 01 01 73");
+    golden(ControlRequest::Explain { skill: skill() }, 0, "03 01 01 73");
+    golden(ControlRequest::Refresh { skill: None }, 0, "03 02 00");
+    golden(ControlRequest::Refresh { skill: Some(skill()) }, 0, "03 02 01 01 73");
+    golden(ControlRequest::Await { skill: skill(), timeout_ms: 35_000 }, 0, "03 03 01 73 b89102");
     let state = |verdict| SkillState {
         skill: skill(),
         verdict,
@@ -173,7 +174,7 @@ fn control_messages_have_exactly_these_bytes() {
     };
     for (verdict, byte) in [(Verdict::Current, "00"), (Verdict::Fallback, "01"), (Verdict::Hidden, "02")] {
         let bytes = format!("01 73 {byte} 01 01 74 00 04 70617373 00 01 01 77 01 8001 01 00");
-        golden(ControlReply::Skill(state(verdict)), 0, &format!("02 01 {bytes}"));
+        golden(ControlReply::Skill(state(verdict)), 0, &format!("03 01 {bytes}"));
     }
     let status = Status {
         mount: "/m".into(),
@@ -185,33 +186,34 @@ fn control_messages_have_exactly_these_bytes() {
         skills: vec![],
         more: false,
     };
-    golden(ControlReply::Status(status), 0, "02 00 02 2f6d 01 02 2f73 00 01 02 00 00 00");
-    golden(ControlReply::Refreshed { decided: 300 }, 0, "02 02 ac02");
-    golden(ControlReply::NoSuchSkill, 0, "02 03");
-    golden(ControlReply::Malformed, 0, "02 04");
+    golden(ControlReply::Status(status), 0, "03 00 02 2f6d 01 02 2f73 00 01 02 00 00 00");
+    golden(ControlReply::Refreshed { decided: 300 }, 0, "03 02 ac02");
+    golden(ControlReply::NoSuchSkill, 0, "03 03");
+    golden(ControlReply::Malformed, 0, "03 04");
 }
 
 #[test]
 fn values_out_of_bounds_leftovers_and_other_versions_are_errors() {
+    const V: u8 = cyberos_proto::PROTOCOL_VERSION;
     let good = link::encode(&Request::Mount { mount: MountId::new(1).unwrap() }).unwrap();
     assert!(link::decode::<Request>(&good).is_ok());
     for bad in [
         &[][..],
-        &[2],
-        &[1, 4, 1],
+        &[V],
+        &[V - 1, 4, 1],
         &[0, 4, 1],
-        &[3, 4, 1],
-        &[2, 4, 16],
-        &[2, 4, 1, 0],
-        &[2, 8],
-        &[2, 0xff, 0xff, 0xff, 0xff, 0xff],
+        &[V + 1, 4, 1],
+        &[V, 4, 16],
+        &[V, 4, 1, 0],
+        &[V, 99],
+        &[V, 0xff, 0xff, 0xff, 0xff, 0xff],
     ] {
         assert!(matches!(link::decode::<Request>(bad), Err(LinkError::Malformed)), "{bad:?}");
     }
     let mut other_uuid = link::encode(&Request::Release { invocation: id() }).unwrap();
     other_uuid[8] = 0x16;
     assert!(link::decode::<Request>(&other_uuid).is_err(), "only random UUIDs");
-    assert!(link::decode::<ControlRequest>(&[2, 1, 2, b'a', b'/']).is_err(), "no path for a name");
+    assert!(link::decode::<ControlRequest>(&[V, 1, 2, b'a', b'/']).is_err(), "no path for a name");
     let mut wrong_path = link::encode(&Request::Spawn { invocation: id(), plan: Box::new(plan()) }).unwrap();
     wrong_path[19] = b'x';
     assert!(link::decode::<Request>(&wrong_path).is_err(), "no relative program");
@@ -247,7 +249,7 @@ proptest! {
     fn no_bytes_behind_a_right_beginning_do(
         kind in 0u8..10, second in 0u8..13, rest in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
-        let mut packet = vec![2, kind, second];
+        let mut packet = vec![cyberos_proto::PROTOCOL_VERSION, kind, second];
         packet.extend(rest);
         all_refuse(&packet)?;
     }
@@ -297,7 +299,7 @@ fn case_149_surplus_missing_and_foreign_descriptors_are_refused_and_closed() {
         }
     }
     // With what is no message, or too long for one.
-    for packet in [vec![9; 10], vec![2; MAX_PACKET + 1], vec![2; MAX_PACKET + 5000]] {
+    for packet in [vec![9; 10], vec![3; MAX_PACKET + 1], vec![3; MAX_PACKET + 5000]] {
         send_raw(&client, &packet, &[file.as_raw_fd(); 200]);
         assert!(matches!(server.receive(Wait::Block), Err(LinkError::Malformed)));
         assert_eq!(copies(&file), before);

@@ -214,7 +214,9 @@ fn many(helper: &Helper, peer: &Peer, many: usize) {
     let mut ended = BTreeSet::new();
     while ended.len() < many {
         match peer.link.receive(Wait::Block).unwrap().0 {
-            FromHelper::Event(Event::Exited { invocation, exit: Exit::Code(0) }) => ended.insert(invocation),
+            FromHelper::Event(Event::Exited { invocation, exit: Exit::Code(0), .. }) => {
+                ended.insert(invocation)
+            }
             other => panic!("{other:?}"),
         };
     }

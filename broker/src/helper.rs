@@ -36,6 +36,15 @@ pub enum HelperError {
     Gone { path: PathBuf, why: String },
 }
 
+/// How a sandbox ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// How its program did.
+    pub exit: Exit,
+    /// Whether the kernel ended a process of it because its control group had no memory left.
+    pub out_of_memory: bool,
+}
+
 /// A running program.
 #[derive(Debug)]
 pub struct Spawned {
@@ -48,7 +57,7 @@ pub struct Spawned {
     /// Its standard error, to read.
     pub stderr: OwnedFd,
     /// How it ended; an error when the link was lost first (the helper then ends the sandbox).
-    pub exit: oneshot::Receiver<Exit>,
+    pub exit: oneshot::Receiver<End>,
 }
 
 type Answer = Result<(Reply, Vec<OwnedFd>), HelperError>;
@@ -56,7 +65,7 @@ type Answer = Result<(Reply, Vec<OwnedFd>), HelperError>;
 struct Asked {
     request: Request,
     descriptors: Vec<OwnedFd>,
-    exit: Option<(InvocationId, oneshot::Sender<Exit>)>,
+    exit: Option<(InvocationId, oneshot::Sender<End>)>,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -94,7 +103,7 @@ impl Helper {
         &self,
         request: Request,
         descriptors: Vec<OwnedFd>,
-        exit: Option<(InvocationId, oneshot::Sender<Exit>)>,
+        exit: Option<(InvocationId, oneshot::Sender<End>)>,
     ) -> Answer {
         let (answer, answered) = oneshot::channel();
         let gone = || HelperError::Gone { path: self.path.clone(), why: "the link was lost".into() };
@@ -155,7 +164,7 @@ struct Owner {
     path: PathBuf,
     asked: mpsc::Receiver<Asked>,
     waiting: VecDeque<(oneshot::Sender<Answer>, Instant)>,
-    exits: HashMap<InvocationId, oneshot::Sender<Exit>>,
+    exits: HashMap<InvocationId, oneshot::Sender<End>>,
     uids: Arc<Mutex<Vec<RangeInclusive<u32>>>>,
 }
 
@@ -230,9 +239,9 @@ impl Owner {
             };
             tokio::select! {
                 got = receive(link) => match got {
-                    Ok((FromHelper::Event(Event::Exited { invocation, exit }), _)) => {
+                    Ok((FromHelper::Event(Event::Exited { invocation, exit, out_of_memory }), _)) => {
                         if let Some(tell) = self.exits.remove(&invocation) {
-                            let _ = tell.send(exit);
+                            let _ = tell.send(End { exit, out_of_memory });
                         }
                     }
                     Ok((FromHelper::Reply(reply), descriptors)) => {

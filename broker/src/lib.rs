@@ -25,6 +25,7 @@ pub mod capture;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod diagnosis;
 pub mod dispatch;
 pub mod glob;
 pub mod grants;

@@ -13,6 +13,7 @@ use self::report::{required, warn_of_skipped};
 use crate::approvals::{Approval, check_tenant};
 use crate::audit::InvokedStarted;
 use crate::call::{Invocation, TraceId};
+use crate::diagnosis::Bounds;
 use crate::grants::Grants;
 use crate::running::{Ended, Running, Watch, millis};
 use crate::seal::{SealError, Sealed};
@@ -263,6 +264,7 @@ async fn begin(
         required(broker, &tried.report)?;
         let _ = tried.exit.await;
     }
+    let limits = Bounds::from(&plan.limits);
     let started = Instant::now();
     let spawned = broker
         .helper
@@ -301,7 +303,7 @@ async fn begin(
         "uid": uid,
         "sandbox": sandbox,
         "deadline_ms": millis(effort),
-        "memory_mb": grants.limits().memory_mb,
+        "limits": limits,
         "not_granted": not_granted,
     });
     let running =

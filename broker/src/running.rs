@@ -6,7 +6,7 @@ use crate::audit::{self, Audit, Outcome};
 use crate::call::Invocation;
 use crate::capture::Capture;
 use crate::config::OnHidden;
-use crate::helper::Helper;
+use crate::helper::{End, Helper};
 use crate::locks;
 use crate::session::Session;
 use crate::view::View;
@@ -38,6 +38,8 @@ pub struct Ended {
     pub outcome: Outcome,
     /// How the program ended; none when nobody saw it.
     pub exit: Option<Exit>,
+    /// Whether the kernel ended a process of it because its memory had run out.
+    pub out_of_memory: bool,
     /// From spawn to end.
     pub duration: Duration,
     /// Number and tool of the last call that it asked for.
@@ -47,7 +49,13 @@ pub struct Ended {
 impl Ended {
     /// An end that nobody saw.
     pub fn aborted() -> Self {
-        Ended { outcome: Outcome::Aborted, exit: None, duration: Duration::ZERO, last_call: None }
+        Ended {
+            outcome: Outcome::Aborted,
+            exit: None,
+            out_of_memory: false,
+            duration: Duration::ZERO,
+            last_call: None,
+        }
     }
 
     /// The same for the ledger.
@@ -193,7 +201,8 @@ impl Running {
             "signal": row.signal,
             "duration_ms": row.duration_ms,
             "deadline_ms": self.about["deadline_ms"],
-            "memory_mb": self.about["memory_mb"],
+            "out_of_memory": ended.out_of_memory,
+            "limits": self.about["limits"],
             "last_tool_call": ended.last_call.as_ref().map(|(call, tool)| json!({ "call": call, "tool_name": tool })),
             "stdout_bytes": out.length,
             "stdout_truncated": out.cut.is_some(),
@@ -216,7 +225,7 @@ pub struct Watch {
     /// To write its rows.
     pub audit: Audit,
     /// How the program ends.
-    pub exit: oneshot::Receiver<Exit>,
+    pub exit: oneshot::Receiver<End>,
     /// The task that reads its output.
     pub pump: JoinHandle<()>,
     /// When it was spawned.
@@ -228,7 +237,8 @@ pub struct Watch {
 impl Watch {
     /// Watches until it has ended, been recorded and been cleaned up.
     pub async fn run(mut self) {
-        let (ours, exit) = self.until_exit().await;
+        let (ours, end) = self.until_exit().await;
+        let (exit, out_of_memory) = (end.map(|end| end.exit), end.is_some_and(|end| end.out_of_memory));
         // Whatever the end was, calls in flight are completed in the ledger before the invocation is.
         self.session.close().await;
         let duration = self.started.elapsed();
@@ -237,7 +247,7 @@ impl Watch {
         }
         self.running.capture.end();
         let last_call = self.session.last_tool_call();
-        let ended = Ended { outcome: ours.outcome(exit), exit, duration, last_call };
+        let ended = Ended { outcome: ours.outcome(exit), exit, out_of_memory, duration, last_call };
         self.audit.invoked_completed(&self.running.invocation, &ended.row());
         let id = self.running.invocation.id;
         if let Err(e) = self.helper.release(id).await {
@@ -246,7 +256,7 @@ impl Watch {
         self.running.ended.send_replace(Some(ended));
     }
 
-    async fn until_exit(&mut self) -> (Ours, Option<Exit>) {
+    async fn until_exit(&mut self) -> (Ours, Option<End>) {
         let term_at = self.started + self.effort.mul_f64(0.9);
         let kill_at = self.started + self.effort;
         let id = self.running.invocation.id;

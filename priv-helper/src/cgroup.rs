@@ -2,7 +2,7 @@
 //! delegated to the helper, else version 1 with memory and pids, else none. It knows nothing of what runs there.
 
 use crate::{prelude::*, table::Table};
-use cyberos_proto::groups::{instance, pid_of, settings, suffices};
+use cyberos_proto::groups::{instance, kills, kills_file, pid_of, settings, suffices};
 use cyberos_proto::mounts::own_group;
 use cyberos_proto::plan::{Cgroup, Limits};
 use std::io::{self, ErrorKind, Write};
@@ -94,6 +94,12 @@ impl Groups {
     pub(crate) fn enter(&self, uid: u32) -> io::Result<()> {
         let mut dirs = self.at(uid).filter(|_| self.version == Cgroup::V1);
         dirs.try_for_each(|dir| put(dir.join("tasks"), "0"))
+    }
+
+    /// How many processes of `uid` the kernel has ended for want of memory since the group was made.
+    pub(crate) fn kills(&self, uid: u32) -> u64 {
+        let file = kills_file(self.version).map(|(at, file)| self.ours[at].join(uid.to_string()).join(file));
+        file.and_then(|file| fs::read_to_string(file).ok()).map_or(0, |text| kills(&text))
     }
 
     /// Removes the group of `uid`, whose last process has ended; if one is left, it is ended.

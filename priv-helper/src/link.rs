@@ -46,6 +46,8 @@ pub(crate) struct Invocation {
     pub(crate) sandbox: Option<Sandbox>,
     /// What its control group is set to.
     pub(crate) limits: Option<Limits>,
+    /// How many processes its group had lost for want of memory when its last sandbox ended.
+    kills: u64,
     /// Something in its sandbox waits in the kernel: it goes when that has ended.
     released: bool,
 }
@@ -258,7 +260,9 @@ impl Session<'_> {
                 // The init was killed, and the program with it.
                 _ => Exit::Signal(9),
             };
-            self.tell(&FromHelper::Event(Event::Exited { invocation, exit }), &[])?;
+            let kills = self.ceiling.groups.kills(held.uid);
+            let out_of_memory = std::mem::replace(&mut held.kills, kills) < kills;
+            self.tell(&FromHelper::Event(Event::Exited { invocation, exit, out_of_memory }), &[])?;
             named("own network namespace", self.made.networks.give(sandbox.network))?;
         }
         self.made.holdings.fd(Thing::Sandbox(invocation)).map(|init| spawn::reap(init, Duration::ZERO));

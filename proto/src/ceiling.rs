@@ -34,7 +34,8 @@ pub const LIMITS: [(&str, u32); 6] = [
     ("max_memory_mb", 8192),
     ("max_processes", 512),
     ("max_tmp_mb", 1024),
-    ("max_cpu_s", 86_400),
+    // A day on 1,024 processors: what bounds a run is its deadline.
+    ("max_cpu_s", 88_473_600),
     ("max_file_mb", 4096),
     ("max_open_files", 4096),
 ];

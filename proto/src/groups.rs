@@ -64,9 +64,32 @@ pub fn settings(version: Cgroup, memory_mb: u32, processes: u32, cpu_percent: u3
     }
 }
 
+/// Where a group says how many of its processes were ended for want of memory: hierarchy as above, and file.
+pub fn kills_file(version: Cgroup) -> Option<(usize, &'static str)> {
+    match version {
+        Cgroup::Absent => None,
+        Cgroup::V1 => Some((0, "memory.oom_control")),
+        Cgroup::V2 => Some((0, "memory.events")),
+    }
+}
+
+/// How many, by that file's text.
+pub fn kills(text: &str) -> u64 {
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kills_for_memory_are_counted_in_either_versions_words() {
+        assert_eq!(kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
+        assert_eq!(kills("low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n"), 1);
+        assert_eq!(kills("oom_kill_disable 0\nunder_oom 0\n"), 0);
+        assert_eq!(kills_file(Cgroup::Absent), None);
+    }
 
     #[test]
     fn each_version_is_bounded_in_its_own_words() {

@@ -52,4 +52,4 @@ pub mod view;
 pub mod wait;
 
 /// First byte of every packet. Both sides come from one build; another version is refused, not guessed at.
-pub const PROTOCOL_VERSION: u8 = 2;
+pub const PROTOCOL_VERSION: u8 = 3;

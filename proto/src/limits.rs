@@ -19,7 +19,7 @@ pub struct Limits {
     pub memory_mb: u32,
     /// Which rlimit bounds it.
     pub memory_kind: MemoryLimit,
-    /// RLIMIT_CPU, in seconds.
+    /// RLIMIT_CPU, in seconds, of each process with all its threads.
     pub cpu_s: u32,
     /// RLIMIT_NPROC: processes and threads, the program itself included.
     pub processes: u32,
@@ -34,6 +34,8 @@ pub struct Limits {
 /// Address space that a program may have beyond its memory limit where RLIMIT_DATA bounds that and there is no control
 /// group: what it can share, or make read-only after filling it, RLIMIT_DATA does not count.
 const BEYOND_MB: u32 = 1024;
+/// Seconds of processor time from SIGXCPU to SIGKILL.
+const AFTER_XCPU_S: u64 = 5;
 
 impl Limits {
     /// The resource limits of its program (`[10.5]`), each with its soft and hard value. `bounded` says whether a control
@@ -43,7 +45,6 @@ impl Limits {
         let mut all: Vec<(u32, u64, u64)> = [
             // 0 would still run a core handler that is a pipe.
             (libc::RLIMIT_CORE, 1),
-            (libc::RLIMIT_CPU, self.cpu_s.into()),
             (libc::RLIMIT_FSIZE, mib(self.file_mb)),
             (libc::RLIMIT_NOFILE, self.open_files.into()),
             (libc::RLIMIT_NPROC, self.processes.into()),
@@ -56,6 +57,9 @@ impl Limits {
         .map(|(resource, most)| (resource, most, most))
         .into();
         all.push((libc::RLIMIT_STACK, 8 << 20, 64 << 20));
+        // With both at one value SIGKILL would come without SIGXCPU, which names the limit.
+        let cpu_s = u64::from(self.cpu_s);
+        all.push((libc::RLIMIT_CPU, cpu_s, cpu_s + AFTER_XCPU_S));
         let memory = mib(self.memory_mb);
         match self.memory_kind {
             MemoryLimit::AddressSpace => all.push((libc::RLIMIT_AS, memory, memory)),
@@ -100,5 +104,7 @@ mod tests {
         }
         let core = limits().rlimits(true).into_iter().find(|(r, ..)| *r == libc::RLIMIT_CORE);
         assert_eq!(core, Some((libc::RLIMIT_CORE, 1, 1)));
+        let cpu = limits().rlimits(true).into_iter().find(|(r, ..)| *r == libc::RLIMIT_CPU);
+        assert_eq!(cpu, Some((libc::RLIMIT_CPU, 1800, 1805)));
     }
 }

@@ -18,8 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest packet, version byte included.
-pub const MAX_PACKET: usize = 64 * 1024;
+/// Longest packet, version byte included: room for a plan whose words and binds are as long as they may be, and within what
+/// the kernel takes of one packet by default.
+pub const MAX_PACKET: usize = 200 * 1024;
 /// Most descriptors that one packet can carry; the largest message needs [`crate::plan::MAX_BINDS`] and six.
 pub const MAX_DESCRIPTORS: usize = 70;
 /// The most that the kernel passes in one packet, wanted or not.

@@ -154,6 +154,8 @@ pub enum Event {
         invocation: InvocationId,
         /// How.
         exit: Exit,
+        /// Whether the kernel ended a process of it because its control group had no memory left.
+        out_of_memory: bool,
     },
 }
 

@@ -7,12 +7,10 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Most arguments of a plan, the program included.
-pub const MAX_ARGS: usize = 256;
 /// Most environment entries of a plan.
 pub const MAX_ENV: usize = 32;
-/// Most bytes of all arguments and environment entries together.
-pub const MAX_WORD_BYTES: usize = 48 * 1024;
+/// Most bytes of all arguments and environment entries together, with one more for each. The kernel takes no longer word.
+pub const MAX_WORD_BYTES: usize = 128 * 1024;
 /// Most directories bound into a sandbox beside the system's own.
 pub const MAX_BINDS: usize = 64;
 /// Longest path inside a sandbox, in bytes.
@@ -21,7 +19,7 @@ pub const MAX_PATH: usize = 1024;
 /// Why a plan cannot be right, whatever the ceiling says. The text names the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PlanFault {
-    /// No argument at all, or more than [`MAX_ARGS`].
+    /// No argument at all.
     Args,
     /// More than [`MAX_ENV`] entries, or one that is not `KEY=value`.
     Env,
@@ -200,9 +198,14 @@ impl SpawnPlan {
         places.filter(|(at, nested)| !nested && !at.starts_with("tmp")).map(|(at, _)| at).collect()
     }
 
+    /// What its arguments and environment take of [`MAX_WORD_BYTES`].
+    pub fn word_bytes(&self) -> usize {
+        self.args.iter().chain(&self.env).fold(0, |sum, word| sum.saturating_add(word.len() + 1))
+    }
+
     /// Whether the plan is well formed. Pure: the ceiling is compared elsewhere.
     pub fn check(&self) -> Result<(), PlanFault> {
-        if self.args.is_empty() || self.args.len() > MAX_ARGS {
+        if self.args.is_empty() {
             return Err(PlanFault::Args);
         }
         if self.env.len() > MAX_ENV
@@ -210,14 +213,8 @@ impl SpawnPlan {
         {
             return Err(PlanFault::Env);
         }
-        let mut bytes = 0usize;
-        for word in self.args.iter().chain(&self.env) {
-            if word.contains(&0) {
-                return Err(PlanFault::Words);
-            }
-            bytes = bytes.saturating_add(word.len() + 1);
-        }
-        if bytes > MAX_WORD_BYTES {
+        let nul = |word: &Vec<u8>| word.contains(&0);
+        if self.args.iter().chain(&self.env).any(nul) || self.word_bytes() > MAX_WORD_BYTES {
             return Err(PlanFault::Words);
         }
         if self.binds.len() > MAX_BINDS {
@@ -279,7 +276,7 @@ mod tests {
         type Spoil = fn(&mut SpawnPlan);
         let faults: [(Spoil, PlanFault); 9] = [
             (|p| p.args.clear(), PlanFault::Args),
-            (|p| p.args = vec![vec![]; MAX_ARGS + 1], PlanFault::Args),
+            (|p| p.args = vec![vec![]; MAX_WORD_BYTES], PlanFault::Words),
             (|p| p.args.push(b"a\0b".to_vec()), PlanFault::Words),
             (|p| p.args.push(vec![b'a'; MAX_WORD_BYTES]), PlanFault::Words),
             (|p| p.env.push(b"NOEQUALS".to_vec()), PlanFault::Env),

@@ -38,15 +38,15 @@ fn arguments_that_cannot_be_run_are_bad_parameters_and_the_tool_is_listed() {
     let answers = bash.calls(
         "reader",
         &json!([
-            {"cmd": ""}, {"cmd": "a\0b"}, {"cmd": "@49152"}, {"cmd": "true", "cwd": "/proc/self/fd/7"},
+            {"cmd": ""}, {"cmd": "a\0b"}, {"cmd": "@131072"}, {"cmd": "true", "cwd": "/proc/self/fd/7"},
             {"cmd": "true", "timeout_ms": 0}, {},
         ]),
     );
     for answer in &answers {
         assert_eq!(answer[1]["code"], -32602, "{answer}");
     }
-    assert!(answers[2][0].as_str().unwrap().contains("at most 48128"), "{}", answers[2]);
-    assert_eq!(bash.prints("reader", "echo @48123").len(), 48123, "the longest");
+    assert!(answers[2][0].as_str().unwrap().contains("at most 130048"), "{}", answers[2]);
+    assert_eq!(bash.prints("reader", "echo @130043").len(), 130_043, "the longest");
 }
 
 /// Cases 76 and 77: what programs look for is there; what [4.6] names, and nothing else, is in the environment.

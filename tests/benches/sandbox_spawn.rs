@@ -193,7 +193,8 @@ fn sandbox(link: &Client, folder: BorrowedFd<'_>, report: &mut Option<SandboxRep
     let ended = link.receive(Wait::Block).unwrap().0;
     let reaped = asked.elapsed();
     let exit = Exit::Code(0);
-    assert_eq!(ended, FromHelper::Event(Event::Exited { invocation, exit }), "it did not run as it should");
+    let expected = Event::Exited { invocation, exit, out_of_memory: false };
+    assert_eq!(ended, FromHelper::Event(expected), "it did not run as it should");
     ask(link, &Request::Release { invocation }, &[]);
     let whole = began.elapsed();
     drop((listener, pipes));
@@ -308,7 +309,9 @@ fn many(helper: &Helper, link: &Client) -> [Duration; 2] {
     let mut ended = Vec::new();
     while ended.len() < MANY {
         match link.receive(Wait::Block).unwrap().0 {
-            FromHelper::Event(Event::Exited { invocation, exit: Exit::Code(0) }) => ended.push(invocation),
+            FromHelper::Event(Event::Exited { invocation, exit: Exit::Code(0), .. }) => {
+                ended.push(invocation)
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -79,9 +79,10 @@ fn case_074_nonsense_for_a_limit_is_refused_with_the_fields_name_and_a_default_a
         }
     }
     std::fs::remove_dir_all(&dir).unwrap();
-    // Without any, 30 minutes of time: that much of RLIMIT_CPU, and 8 processes.
+    // Without any, 30 minutes of time: that much of RLIMIT_CPU on each processor, and 8 processes.
     let ran = up.run("plain", &["/bin/sh", "-c", "ulimit -t; ulimit -p 2>/dev/null || ulimit -u"]);
-    assert_eq!((ran.exit, ran.stdout.as_str()), (0, "1800\n8\n"), "{ran}");
+    let cpu_s = 1800 * super::limits::processors();
+    assert_eq!((ran.exit, ran.stdout), (0, format!("{cpu_s}\n8\n")));
 }
 
 #[test]

@@ -141,9 +141,10 @@ fn bytes_that_are_no_request_end_the_link_and_nothing_else() {
     version[0] = 1;
     let mut not_v4 = good.clone();
     not_v4[8] = 0x10;
-    let mut long = vec![2u8, 0];
+    let v = cyberos_proto::PROTOCOL_VERSION;
+    let mut long = vec![v, 0];
     long.extend([0; link::MAX_PACKET]);
-    let cases = [vec![0xff; 100], vec![2], vec![2, 99], leftover, version, not_v4, good[..9].to_vec(), long];
+    let cases = [vec![0xff; 100], vec![v], vec![v, 99], leftover, version, not_v4, good[..9].to_vec(), long];
     for (i, bytes) in cases.iter().enumerate() {
         let peer = helper.broker();
         raw(&peer, bytes, &[]);

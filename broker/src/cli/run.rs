@@ -3,6 +3,7 @@
 use super::client::{Failure, open, parse};
 use super::output::Relay;
 use super::{Context, output};
+use crate::diagnosis::{Death, told};
 use crate::operator::{Ask, FrameKind, Tell, read_frame, write_frame};
 use clap::Args;
 use serde_json::Value;
@@ -94,6 +95,7 @@ impl Conversation {
         });
         let mut out = Relay::stdout(self.escape);
         let mut err = Relay::stderr(self.escape);
+        let mut last_words = Vec::new();
         let mut started = Value::Null;
         let mut invocation: Option<String> = None;
         // With --json standard output is the answer's alone, and the skill's goes to standard error.
@@ -104,6 +106,10 @@ impl Conversation {
                 (Ok(None), None) => break Err(Failure::new(4, "the broker went away")),
                 (Err(e), None) => break Err(e.into()),
             };
+            // Java says on standard output that it has no memory.
+            if let (FrameKind::Stdout | FrameKind::Stderr, bytes) = &frame {
+                keep_last(&mut last_words, bytes);
+            }
             match frame {
                 (FrameKind::Stdout, bytes) if self.json => err.write(&mut std::io::stderr(), &bytes)?,
                 (FrameKind::Stdout, bytes) => {
@@ -143,7 +149,7 @@ impl Conversation {
             output::json(&serde_json::json!({ "started": started, "ended": answer }));
         } else {
             if !self.announce {
-                explain(exit, &answer);
+                explain(exit, &answer, &String::from_utf8_lossy(&last_words));
             }
             tell_cuts(&answer);
         }
@@ -231,18 +237,23 @@ fn deadline(answer: &Value) -> String {
     )
 }
 
-/// An end by a signal that was not ours. Often it is memory: a failed allocation ends in an abort or a fault.
-fn crashed(answer: &Value) -> String {
-    let signal = output::text(answer, "signal");
-    let memory = match answer["memory_mb"].as_u64() {
-        Some(mb) => {
-            format!(
-                "; its memory limit was {mb} MiB (x-memory-mb in its SKILL.md): if it needs more, raise that"
-            )
-        }
-        None => String::new(),
-    };
-    format!("the skill was ended by signal {signal}{memory}")
+/// Keeps the last [`LAST_WORDS`] bytes of a stream.
+fn keep_last(kept: &mut Vec<u8>, bytes: &[u8]) {
+    kept.extend_from_slice(bytes);
+    let surplus = kept.len().saturating_sub(LAST_WORDS);
+    kept.drain(..surplus);
+}
+
+/// How much of what it printed is looked at for a limit that a program met.
+const LAST_WORDS: usize = 4096;
+
+/// What its end tells of its limits, if it does.
+fn limits(answer: &Value, last_words: &str) -> String {
+    let number = |field: &str| answer[field].as_i64().and_then(|n| i32::try_from(n).ok());
+    let out_of_memory = answer["out_of_memory"].as_bool().unwrap_or(false);
+    let death = Death { signal: number("signal"), status: number("exit_code"), out_of_memory, last_words };
+    let bounds = serde_json::from_value(answer["limits"].clone()).ok();
+    told(&death, bounds.as_ref()).map_or(String::new(), |told| format!("the skill: {told}"))
 }
 
 /// What a skill has to do that was ended because it made no call (`[2.5]`).
@@ -250,14 +261,14 @@ const NO_CONNECT: &str = "the skill did not connect to the broker within 60 s: a
                           a minute, e.g. `/opt/cyberos/bin/cyberos-call --list` at its beginning";
 
 /// A line for an end that the exit status alone does not tell.
-fn explain(exit: u8, answer: &Value) {
+fn explain(exit: u8, answer: &Value, last_words: &str) {
     let outcome = answer["outcome"].as_str().unwrap_or_default();
     let say = match outcome {
         "killed" if answer["because"].is_string() => {
             format!("the skill was ended: {}", output::text(answer, "because"))
         }
-        "success" | "error" | "" => String::new(),
-        "panic" | "killed" => crashed(answer),
+        "" => String::new(),
+        "success" | "error" | "panic" | "killed" => limits(answer, last_words),
         "timeout" => deadline(answer),
         "no_connect" => NO_CONNECT.into(),
         "stopped" => "the skill was stopped".into(),
@@ -298,14 +309,24 @@ mod tests {
     }
 
     #[test]
-    fn the_end_by_a_signal_is_told_with_the_limit_that_may_be_its_cause() {
-        assert_eq!(
-            crashed(&json!({"outcome": "killed", "signal": 9, "memory_mb": 100})),
-            "the skill was ended by signal 9; its memory limit was 100 MiB (x-memory-mb in its SKILL.md): \
-             if it needs more, raise that"
-        );
-        // From the ledger's row alone.
-        assert_eq!(crashed(&json!({"outcome": "panic", "signal": 6})), "the skill was ended by signal 6");
+    fn the_limits_of_an_answer_are_named_and_the_ledgers_row_alone_has_none() {
+        let bounds = json!({
+            "memory_mb": 100, "address_space": false, "file_mb": 300, "tmp_mb": 64, "processes": 8,
+            "open_files": 256, "cpu_s": 60,
+        });
+        let said = limits(&json!({"signal": 9, "out_of_memory": true, "limits": bounds}), "");
+        assert!(said.contains("limit of 100 MiB"), "{said}");
+        assert!(limits(&json!({"exit_code": 1, "limits": bounds}), "OSError: ENOSPC").contains("x-tmp-mb"));
+        assert!(limits(&json!({"signal": 25}), "").contains("SIGXFSZ (signal 25)"));
+        assert_eq!(limits(&json!({"exit_code": 3, "limits": bounds}), "no"), "");
+    }
+
+    #[test]
+    fn of_a_stream_the_last_bytes_are_kept() {
+        let mut kept = Vec::new();
+        keep_last(&mut kept, &[b'a'; LAST_WORDS]);
+        keep_last(&mut kept, b"end");
+        assert!(kept.len() == LAST_WORDS && kept.ends_with(b"aend"));
     }
 
     #[test]

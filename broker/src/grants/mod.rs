@@ -38,6 +38,7 @@ use operator::{Caps, Grantor};
 use rate::RateLimit;
 use rules::Rules;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// RLIMIT_AS without `x-memory-mb`, in MiB (`[10.5]`).
 pub const DEFAULT_MEMORY_MB: u32 = 512;
@@ -86,20 +87,30 @@ pub struct Limits {
     pub effort_minutes: u32,
 }
 
-/// RLIMIT_NOFILE and RLIMIT_FSIZE of every sandbox (`[10.5]`).
+/// RLIMIT_NOFILE of every sandbox (`[10.5]`).
 const OPEN_FILES: u32 = 256;
+/// RLIMIT_FSIZE, unless its /tmp has more.
 const FILE_MB: u32 = 256;
 
+/// How many processors this machine has or can be given: RLIMIT_CPU sums what a process's threads have on each, and must
+/// never come before the deadline, which is the clock's.
+fn processors() -> u64 {
+    let most = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
+    let now = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    most.and_then(|n| u64::try_from(n).ok()).unwrap_or(1).max(now as u64)
+}
+
 impl Limits {
-    /// As the helper is told, with `cpu_s` seconds for each process.
-    pub fn of_sandbox(&self, cpu_s: u64) -> plan::Limits {
+    /// As the helper is told, of a sandbox that may live for `effort`.
+    pub fn of_sandbox(&self, effort: Duration) -> plan::Limits {
+        let cpu_s = effort.as_secs().saturating_mul(processors());
         plan::Limits {
             memory_mb: self.memory_mb,
             memory_kind: self.memory_kind,
             cpu_s: u32::try_from(cpu_s).unwrap_or(u32::MAX),
             processes: self.max_processes,
             open_files: OPEN_FILES,
-            file_mb: FILE_MB,
+            file_mb: FILE_MB.max(self.tmp_mb),
             tmp_mb: self.tmp_mb,
         }
     }

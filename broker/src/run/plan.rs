@@ -5,7 +5,7 @@ use super::NotRun;
 use crate::call::Invocation;
 use crate::grants::Grants;
 use crate::skill::Skill;
-use cyberos_proto::plan::{Bind, BindKind, Profile, SandboxPath, SpawnPlan};
+use cyberos_proto::plan::{Bind, BindKind, MAX_WORD_BYTES, Profile, SandboxPath, SpawnPlan};
 use std::time::Duration;
 
 pub(super) fn plan(
@@ -36,12 +36,21 @@ pub(super) fn plan(
         cwd: home,
         program,
         socket: true,
-        limits: grants.limits().of_sandbox(effort.as_secs()),
+        limits: grants.limits().of_sandbox(effort),
         profile: Profile::Skill,
     };
-    plan.check().map_err(|fault| {
-        NotRun::new(2, format!("{}: {fault} (too many or too long arguments?)", skill.id))
-    })?;
+    let taken = plan.word_bytes();
+    if taken > MAX_WORD_BYTES {
+        return Err(NotRun::new(
+            2,
+            format!(
+                "{}: its arguments and environment take {taken} bytes, each with one more for its end; there is room for \
+                 {MAX_WORD_BYTES}: hand over the rest on standard input (--stdin)",
+                skill.id
+            ),
+        ));
+    }
+    plan.check().map_err(|fault| NotRun::new(2, format!("{}: {fault}", skill.id)))?;
     Ok(plan)
 }
 

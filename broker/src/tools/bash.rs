@@ -1,9 +1,13 @@
 //! Bash: a command line in a sandbox of its own (`[4.6]`). It sees the skill's sealed copy and the granted directories,
 //! reaches no socket, and nothing of it outlives the call: however the call ends, the helper ends the sandbox.
 
+mod output;
+
+use self::output::{MAX_OUTPUT, Output};
 use super::{Context, DISK_LOW, Deps, Ending, TIMED_OUT, Tool, ToolError, ToolResult, args, internal};
 use crate::audit::Started;
 use crate::call::{Call, Invocation, Subject};
+use crate::diagnosis::{self, Bounds};
 use crate::grants::Directory;
 use crate::helper::{Helper, HelperError, Spawned};
 use crate::locks;
@@ -21,12 +25,8 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
 use uuid::Uuid;
 
-/// What is kept of each stream; more is read and dropped, so that the command goes on.
-const MAX_OUTPUT: usize = 1 << 20;
 /// Longest command line, in bytes: what a plan holds, less room for the other words.
 const MAX_CMD: usize = MAX_WORD_BYTES - 1024;
 /// The whole environment. A git with another prefix than /usr reads no /etc/gitconfig unless it is named; there, granted
@@ -80,8 +80,10 @@ impl Tool for Bash {
     fn description(&self) -> &'static str {
         "Runs a command line with /bin/bash in a sandbox of its own, beginning in /tmp: {stdout, stderr, exit_code, \
          signal?, truncated}. The skill's folder is /opt/cyberos/skills/<id>; granted directories have their own names. \
-         There is no network and no standard input, and what runs in the background ends with the call. truncated says \
-         that a stream was cut at 1 MiB."
+         There is no network, so no interfaces either, and no standard input; nothing can listen or connect, also not on a \
+         Unix socket (Python's Manager and forkserver, gpg-agent, tmux: start those as the skill's own programs). Of /proc \
+         there are processes alone. What runs in the background ends with the call. truncated says that a stream was cut \
+         at 1 MiB."
     }
 
     fn input_schema(&self) -> Value {
@@ -129,6 +131,7 @@ impl Bash {
         }
         let mut full = std::pin::pin!(self.until_full(directories, writable));
         let (plan, descriptors) = plan(context, &args.cmd, directories, writable)?;
+        let bounds = Bounds::from(&plan.limits);
         let targets: Vec<SandboxPath> = plan.binds.iter().map(|bind| bind.target.clone()).collect();
         let id = InvocationId::from_random(*Uuid::new_v4().as_bytes());
         // From here on dropped with the call.
@@ -139,7 +142,7 @@ impl Bash {
             self.lacks_nothing(&spawned)?;
             let uid = spawned.report.uid;
             tokio::select! {
-                result = finish(spawned) => result,
+                result = finish(spawned, &bounds) => result,
                 locks = locks::too_many(uid) => Err(ToolError {
                     reason: "too_many_locks",
                     message: format!("Bash is ended: {}", locks::told(locks)),
@@ -239,7 +242,9 @@ fn plan(
         cwd: path("/tmp")?,
         binds,
         socket: false,
-        limits: context.limits().of_sandbox(u64::from(context.limits().effort_minutes) * 60),
+        limits: context
+            .limits()
+            .of_sandbox(Duration::from_secs(u64::from(context.limits().effort_minutes) * 60)),
         profile: Profile::Bash,
     };
     plan.check().map_err(|fault| {
@@ -284,20 +289,24 @@ fn refused(error: &HelperError, invocation: &Invocation, targets: &[SandboxPath]
 }
 
 /// Reads what it prints until nothing of it is left.
-async fn finish(spawned: Spawned) -> ToolResult {
+async fn finish(spawned: Spawned, bounds: &Bounds) -> ToolResult {
     let Spawned { stdin, stdout, stderr, exit, .. } = spawned;
     // At its end from the start.
     drop(stdin);
     let (stdout, stderr, exit) = tokio::join!(Output::read(stdout), Output::read(stderr), exit);
-    let exit = exit.map_err(|_| ToolError {
+    let end = exit.map_err(|_| ToolError {
         reason: "sandbox_lost",
         message: "the helper went away, and the sandbox with it".to_owned(),
     })?;
     let truncated = stdout.truncated || stderr.truncated;
     let mut result = Map::new();
     result.insert("stdout".into(), stdout.into_text().into());
-    result.insert("stderr".into(), stderr.into_text().into());
-    match exit {
+    let mut stderr = stderr.into_text();
+    if let Some(told) = diagnosis::of_command(end, bounds) {
+        stderr.push_str(&format!("cyberos: {told}\n"));
+    }
+    result.insert("stderr".into(), stderr.into());
+    match end.exit {
         Exit::Code(code) => {
             result.insert("exit_code".into(), code.into());
         }
@@ -309,45 +318,6 @@ async fn finish(spawned: Spawned) -> ToolResult {
     }
     result.insert("truncated".into(), truncated.into());
     Ok(result)
-}
-
-/// What is kept of one stream.
-#[derive(Debug, Default)]
-struct Output {
-    kept: Vec<u8>,
-    truncated: bool,
-}
-
-impl Output {
-    async fn read(pipe: OwnedFd) -> Output {
-        let mut output = Output::default();
-        let Ok(mut pipe) = pipe::Receiver::from_owned_fd(pipe) else { return output };
-        let mut buffer = vec![0u8; 64 * 1024];
-        while let Ok(n) = pipe.read(&mut buffer).await {
-            if n == 0 {
-                break;
-            }
-            output.keep(&buffer[..n]);
-        }
-        output
-    }
-
-    fn keep(&mut self, bytes: &[u8]) {
-        let room = (MAX_OUTPUT - self.kept.len()).min(bytes.len());
-        self.kept.extend_from_slice(&bytes[..room]);
-        self.truncated |= room < bytes.len();
-    }
-
-    /// As text: what is not UTF-8 becomes U+FFFD, but a character that the cut went through is left out.
-    fn into_text(mut self) -> String {
-        if self.truncated
-            && let Err(e) = std::str::from_utf8(&self.kept)
-            && e.error_len().is_none()
-        {
-            self.kept.truncate(e.valid_up_to());
-        }
-        String::from_utf8(self.kept).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
-    }
 }
 
 #[cfg(test)]
