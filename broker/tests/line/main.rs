@@ -11,6 +11,7 @@ mod client;
 mod ending;
 mod files;
 mod frames;
+mod framing;
 mod memory;
 mod support;
 mod vectors;

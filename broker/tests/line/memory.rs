@@ -360,7 +360,7 @@ async fn what_is_heavy_only_as_text_and_ordinary_data_are_served() {
         json!((0..30_000).collect::<Vec<u32>>()),
         json!(records),
         json!("[{,:\"\\".repeat(100_000)),
-        json!("1,2,3\n".repeat(150_000)),
+        json!("1,2,3\n".repeat(140_000)),
     ] {
         let args = json!({"kind": "a.b", "path": "memories/x.md", "payload": payload});
         let answer = client.ask(call(1, "MemoryEmit", args)).await;
