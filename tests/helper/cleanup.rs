@@ -4,7 +4,7 @@ use crate::freezer::Freezer;
 use crate::support::*;
 use crate::views::Server;
 use cyberos_proto::ids::{InvocationId, MountId};
-use cyberos_proto::message::{Reply, Request};
+use cyberos_proto::message::{Refusal, Reply, Request};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -214,4 +214,37 @@ fn a_sandbox_that_cannot_be_killed_does_not_hold_up_the_end() {
     until("the helper has ended", ended);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     assert!(helper.log().contains("ended"), "{}", helper.log());
+}
+
+/// What such sandboxes hold of the helper's is their uids. The next link is served as long as there are others.
+#[test]
+fn sandboxes_that_outlive_their_links_keep_no_role_busy() {
+    let helper = Helper::start("max_sandboxes 5\n");
+    let mut frozen: Vec<Freezer> = Vec::new();
+    let mut seen = Vec::new();
+    // As many as there are blocks of uids.
+    for _ in 0..4 {
+        let broker = helper.broker();
+        let running = broker.start(plan(&["/bin/sh", "-c", "echo ready; exec sleep 1000"]), &[]);
+        running.said("ready");
+        let new: Vec<i32> = in_sandboxes(&helper).into_iter().filter(|pid| !seen.contains(pid)).collect();
+        let freezer = Freezer::of(&new);
+        assert!(freezer.keeps_alive(), "a machine with version 1 of the freezer");
+        freezer.freeze();
+        frozen.push(freezer);
+        seen.extend(new);
+    }
+    let create = || Request::CreateSocket { invocation: crate::requests::new_id() };
+    let refusal = helper.broker().refusal(&create(), &[]);
+    assert!(
+        matches!(&refusal, Refusal::System { step, .. } if step.contains("block of uids")),
+        "{refusal:?}"
+    );
+    let began = std::time::Instant::now();
+    drop(frozen);
+    until("uids are free again", || {
+        matches!(helper.broker().ask(&create(), &[]).0, Reply::SocketCreated { .. })
+    });
+    assert!(began.elapsed() < SOON);
+    helper.leaves_nothing();
 }
