@@ -506,17 +506,20 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+static void rest_until(double until) {
+    for (double left = until - now(); left > 0; left = until - now()) {
+        struct timespec rest = {(time_t)left, (long)((left - (double)(time_t)left) * 1e9)};
+        nanosleep(&rest, NULL);
+    }
+}
+
 static void work(const struct family *family, double until) {
     long steps = 0;
     while (now() < until && family->step(steps) != -1) steps++;
     int last = errno;
     if (me == 0) printf("%s: %ld steps, %s\n", family->name, steps, now() < until ? strerrorname_np(last) : "all the time");
     fflush(stdout);
-    while (now() < until) {
-        double left = until - now();
-        struct timespec rest = {(time_t)left, (long)((left - (double)(time_t)left) * 1e9)};
-        nanosleep(&rest, NULL);
-    }
+    rest_until(until);
     _exit(0);
 }
 
@@ -539,6 +542,8 @@ static void run(const struct family *family, double seconds, const char *directo
     while ((ended = wait(&status)) > 0 || errno == EINTR)
         if (ended > 0 && WIFSIGNALED(status)) printf("%s: a process was ended by signal %d\n", family->name, WTERMSIG(status));
     fflush(stdout);
+    /* Also when all were ended before: whoever watches takes his time. */
+    rest_until(until);
     if (chdir("/")) exit(2);
     snprintf(empty, sizeof empty, "rm -rf %s", place);
     if (system(empty)) exit(3);
@@ -554,6 +559,7 @@ int main(int argc, char **argv) {
     }
     /* It changes modes and owners of whatever its descriptors are. */
     if (geteuid() == 0) return 4;
+    signal(SIGXFSZ, SIG_IGN);
     /* As every skill must within a minute; Bash has nobody to call. */
     if (getenv("CYBEROS_BROKER_SOCKET") && system("/opt/cyberos/bin/cyberos-call --list >/dev/null")) return 5;
     /* One that is ended as the largest for want of memory is a child. */
