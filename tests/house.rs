@@ -17,6 +17,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("tests/helper/grants.rs", "one promise: what a granted directory gives, and never gives"),
     ("tests/helper/sandbox.rs", "one promise: what a sandbox is made of, seen from inside"),
     ("tests/support/helper.rs", "the helper's peer for tests: one harness"),
+    ("tests/support/up.rs", "a whole system for tests: one harness"),
     ("tests/view.rs", "one promise: what the view shows, in the order of SEMANTICS.md"),
 ];
 const MAX_LINES: usize = 400;

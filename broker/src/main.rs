@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use cyberos_broker::config::{Config, GrantSet, StartedBy};
 use cyberos_broker::service::Broker;
+use cyberos_broker::terminal::{Events, escape_for_terminal};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -98,14 +99,14 @@ fn main() -> ExitCode {
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
         )
-        .with_writer(std::io::stderr)
+        .with_writer(|| Events(std::io::stderr()))
         .with_ansi(false)
         .init();
     let options = Options::parse();
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("cyberos-broker: {e:#}");
+            eprintln!("cyberos-broker: {}", escape_for_terminal(&format!("{e:#}")));
             ExitCode::FAILURE
         }
     }

@@ -20,6 +20,7 @@ use crate::seal::{SealError, Sealed};
 use crate::service::Broker;
 use crate::session;
 use crate::skill::{self, Fault, MAX_FILE, Skill, SyncClass};
+use crate::terminal::escape_line;
 use crate::view::ViewError;
 use cyberos_proto::control::{SkillState, Verdict};
 use cyberos_proto::ids::{InvocationId, SkillName, TenantId};
@@ -145,7 +146,8 @@ pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
 }
 
 fn hidden(state: &SkillState) -> NotRun {
-    let reason = state.reason.as_deref().map(|r| format!(": {r}")).unwrap_or_default();
+    // The provider's words: not a line of their own.
+    let reason = state.reason.as_deref().map(|r| format!(": {}", escape_line(r))).unwrap_or_default();
     let message = format!("{} is hidden by the provider (status {}){reason}", state.skill, state.status);
     NotRun { exit: 5, message, detail: crate::service::skill_json(state) }
 }

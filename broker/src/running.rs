@@ -172,7 +172,8 @@ impl Running {
             if state.verdict != Verdict::Hidden || state.pending {
                 continue;
             }
-            let reason = state.reason.map(|r| format!(": {r}")).unwrap_or_default();
+            let reason =
+                state.reason.map(|r| format!(": {}", crate::terminal::escape_line(&r))).unwrap_or_default();
             let why = format!("the provider hides {skill} now (status {}){reason}", state.status);
             tracing::warn!(invocation = %self.invocation.id, on_hidden = ?on_hidden, "{why}");
             self.hidden.send_replace(Some(why));

@@ -47,6 +47,7 @@ pub mod plan;
 pub mod recent;
 pub mod report;
 pub mod start;
+pub mod terminal;
 pub mod tree;
 pub mod view;
 pub mod wait;

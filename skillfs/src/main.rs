@@ -1,6 +1,7 @@
 //! The `skillfs` program: parses the command line and calls the library.
 
 use clap::Parser;
+use cyberos_proto::terminal::{Events, escape_for_terminal};
 use skillfs::cli::{Cli, Command, Mount};
 use skillfs::client::{self, ClientError};
 use std::io::{BufRead, BufReader};
@@ -36,7 +37,11 @@ fn mount_command(mount: &Mount) -> ExitCode {
     }
     let filter = tracing_subscriber::EnvFilter::try_from_default_env();
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,fuser=error"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| Events(std::io::stderr()))
+        .with_ansi(false)
+        .init();
     ended(skillfs::daemon::run(mount))
 }
 
@@ -44,7 +49,7 @@ fn ended(how: anyhow::Result<()>) -> ExitCode {
     match how {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("skillfs: {e:#}");
+            eprintln!("skillfs: {}", escape_for_terminal(&format!("{e:#}")));
             ExitCode::FAILURE
         }
     }

@@ -268,6 +268,11 @@ impl Up {
         found
     }
 
+    /// The signal that ended `up` itself, once it has ended.
+    pub fn ended_by(&mut self) -> Option<i32> {
+        std::os::unix::process::ExitStatusExt::signal(&self.child.wait().unwrap())
+    }
+
     /// Ends it as an operator would, and says how it ended.
     pub fn stop(&mut self) -> Option<i32> {
         signal(self.pid(), nix::sys::signal::Signal::SIGTERM);

@@ -128,8 +128,8 @@ fn line(row: &Value) -> String {
     if let Some(extra) = row["extra"].as_object() {
         for (key, value) in extra {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let escaped = crate::terminal::escape_line;
-            out.push_str(&format!("  {}={}", escaped(key), escaped(&value)));
+            let quoted = crate::terminal::quoted;
+            out.push_str(&format!("  {}={}", quoted(key), quoted(&value)));
         }
     }
     out
@@ -146,5 +146,14 @@ mod tests {
         let row = json!({"seq": 1, "time": hostile, "op": hostile, "extra": {hostile: {hostile: [hostile]}}});
         let shown = line(&row);
         assert!(!shown.contains(['\u{1b}', '\u{202e}', '\n']), "{shown:?}");
+    }
+
+    #[test]
+    fn a_value_cannot_pass_for_another_field() {
+        let hostile = "Read  skill_id=trusted  reason=none";
+        let row =
+            json!({"seq": 1, "time": "t", "op": "o", "extra": {"tool_name": hostile, "skill_id": "evil"}});
+        let shown = line(&row);
+        assert!(shown.ends_with(&format!("  tool_name=\"{hostile}\"  skill_id=evil")), "{shown}");
     }
 }

@@ -121,7 +121,7 @@ fn unrecorded(of: &Value, first: &str, last: &str) -> String {
 }
 
 fn call(extra: &Value, what: &str) -> String {
-    format!("call {} {} {what}", output::text(extra, "call"), output::text(extra, "tool_name"))
+    format!("call {} {} {what}", output::text(extra, "call"), output::word(extra, "tool_name"))
 }
 
 impl Replay {
@@ -150,7 +150,7 @@ impl Replay {
             output::line!(
                 "{:>5}  {}  {}{took}{why}",
                 output::text(record, "call"),
-                output::text(record, "tool_name"),
+                output::word(record, "tool_name"),
                 output::text(record, "outcome")
             );
         }
@@ -183,7 +183,7 @@ impl Why {
             output::line!(
                 "call {} {}: {line}",
                 output::text(record, "call"),
-                output::text(record, "tool_name")
+                output::word(record, "tool_name")
             );
         }
         Ok(0)

@@ -17,7 +17,7 @@ use super::{Context, output};
 use crate::config::{Allow, Config, DEFAULT_PATH, GrantTable, StartedBy};
 use crate::glob::Pattern;
 use crate::operator::Ask;
-use crate::terminal::escape_for_terminal;
+use crate::terminal::escape_line;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -237,11 +237,11 @@ fn no_answer(e: Failure) -> Finding {
 fn print(findings: &[Finding]) {
     let width = findings.iter().map(|f| f.check.chars().count()).max().unwrap_or(0);
     for f in findings {
-        let found = escape_for_terminal(&f.found);
+        let found = escape_line(&f.found);
         println!("{:<8} {:<width$}  {found}", f.state.as_str(), f.check);
         for (word, text) in [("weakens", &f.weakens), ("do", &f.remedy)] {
             if !text.is_empty() {
-                println!("{:9}{word}: {}", "", escape_for_terminal(text));
+                println!("{:9}{word}: {}", "", escape_line(text));
             }
         }
     }

@@ -2,7 +2,7 @@
 //! skill printed reaches a terminal with its control characters alive (`[2.6]`).
 
 use super::client::Failure;
-use crate::terminal::{escape_for_terminal, escape_json, escape_line};
+use crate::terminal::{escape_for_terminal, escape_json, escape_line, quoted};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -42,7 +42,8 @@ pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
         }
         self::json(&answer);
     } else {
-        eprintln!("cyberos: {}", escape_for_terminal(&failure.message));
+        // Faults come a line each; whoever wrote into one of them gets no line that begins like ours.
+        eprintln!("cyberos: {}", escape_for_terminal(&failure.message).replace('\n', "\n  "));
     }
     ExitCode::from(failure.exit)
 }
@@ -68,6 +69,11 @@ pub(super) fn text(value: &Value, field: &str) -> String {
         Value::String(s) => escape_line(s).into_owned(),
         other => escape_line(&other.to_string()).into_owned(),
     }
+}
+
+/// A field of somebody else's choosing as one word, in quotes unless it is one.
+pub(super) fn word(value: &Value, field: &str) -> String {
+    quoted(value[field].as_str().unwrap_or("-")).into_owned()
 }
 
 /// Prints rows under a header, columns aligned.

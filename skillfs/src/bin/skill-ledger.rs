@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
+use cyberos_proto::terminal::Events;
 use serde::Serialize;
 use skillfs::ledger::answer::Answer;
 use skillfs::ledger::beneath::shown;
@@ -14,7 +15,7 @@ use skillfs::ledger::manifest::Version;
 use skillfs::ledger::prune::{DEFAULT_KEEP, prune};
 use skillfs::ledger::resolve::{Sources, quoted, resolve, scan};
 use skillfs::ledger::skill::{Skill, absolute};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -117,12 +118,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let plain = !io::stderr().is_terminal() || std::env::var_os("NO_COLOR").is_some();
     tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(|| Events(io::stderr()))
         .with_target(false)
         .without_time()
-        .with_ansi(!plain)
+        .with_ansi(false)
         .init();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
