@@ -256,16 +256,19 @@ fn threat_a23_no_call_of_a_skill_makes_the_kernel_keep_what_nothing_counts() {
         args.extend(names);
         let child = up.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (worst, ran, text) = watched(child, &groups, |_| ());
-        assert_eq!(ran.exit, if locks { 137 } else { 0 }, "{text}{ran}");
+        // What is charged may well be all that the sandbox has, which ends it: that is what the charge is for.
+        assert!(ran.exit == 137 || ran.exit == 0 && !locks, "{text}{ran}");
         assert!(!locks || ran.stderr.contains("record locks"), "{ran}");
         (worst, text)
     };
-    let (mut worst, text) = run(&names);
-    worst.extend(run(&["record_locks"]).0);
-    for name in &names {
-        assert!(text.contains(&format!("{name}: ")), "{name} did nothing:\n{text}");
-    }
     names.push("record_locks");
+    let (mut worst, mut text) = (BTreeMap::new(), String::new());
+    for name in &names {
+        let (of, said) = run(&[name]);
+        assert!(said.starts_with(&format!("{name}\n")), "{name} did nothing:\n{said}");
+        worst.extend(of);
+        text += &said;
+    }
     judge("skill", &mut worst, &names, &text, beside, |name| run(&[name]).0);
 }
 
