@@ -133,7 +133,7 @@ fn criterion_06_files_are_read_within_the_grant_alone() {
 }
 
 #[test]
-fn criterion_08_the_environment_holds_six_variables_and_no_secret() {
+fn criterion_08_the_environment_holds_what_the_rule_names_and_no_secret() {
     let main = "#!/bin/sh\nexec /usr/bin/env\n";
     let up = Up::new(|source| drop(Skill { id: "env", main, ..Skill::default() }.write(source)));
     let mut command = up.command(&["skill", "run", "env"]);
@@ -149,13 +149,15 @@ fn criterion_08_the_environment_holds_six_variables_and_no_secret() {
         "CYBEROS_INVOCATION_ID",
         "CYBEROS_SKILL_ID",
         "CYBEROS_TENANT_ID",
+        "HOME",
+        "LANG",
         "PATH",
         "RUST_LOG",
     ];
     assert_eq!(names, want, "{ran}");
-    assert!(
-        ran.stdout.contains("PATH=/usr/local/bin:/usr/bin:/bin\n") && ran.stdout.contains("RUST_LOG=warn\n")
-    );
+    for line in ["PATH=/usr/local/bin:/usr/bin:/bin", "RUST_LOG=warn", "HOME=/tmp", "LANG=C.UTF-8"] {
+        assert!(ran.stdout.lines().any(|l| l == line), "{line}: {ran}");
+    }
 }
 
 #[test]
