@@ -148,6 +148,70 @@ fn nothing_is_unfinished_switched_off_or_waited_for() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// Where tests may call `sleep`, how often, and why it is no waiting for something to have happened meanwhile.
+const SLEEPS: &[(&str, usize, &str)] = &[
+    ("broker/src/audit/tests.rs", 6, "the clock is paused: time passes at once"),
+    ("broker/tests/heavy/main.rs", 1, "asks again and again until memory has gone back, or fails"),
+    ("broker/tests/line/ending.rs", 1, "the clock is paused: time passes at once"),
+    ("broker/tests/line/frames.rs", 2, "the clock is paused: time passes at once"),
+    (
+        "tests/sealed.rs",
+        1,
+        "the pace of an editor, which is what is tried; nothing is taken for done after it",
+    ),
+    ("tests/support/freezer.rs", 1, "asks again and again until it is so, or fails"),
+    ("tests/support/skillfs.rs", 1, "asks again and again until it is so, or fails"),
+    ("tests/support/up.rs", 1, "asks again and again until it is so, or fails"),
+];
+
+/// Calls of `sleep` and `sleep_until` in code; programs that tests run stand in strings, and are none.
+fn sleeps(text: &str) -> usize {
+    let code = code(text);
+    let calls = |name: &str| {
+        code.match_indices(name)
+            .filter(|(at, _)| !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+            .count()
+    };
+    calls("sleep(") + calls("sleep_until(") + calls("sleep_ms(") + calls("park_timeout(")
+}
+
+#[test]
+fn no_test_waits_by_the_clock() {
+    assert_eq!(
+        sleeps("thread::sleep(d); // sleep(1)\n x(\"sleep(2)\"); no_sleep(); tokio::time::sleep_until(t)"),
+        2
+    );
+    let mut found = Vec::new();
+    for folder in ["proto", "priv-helper", "broker", "skillfs", "tests"] {
+        for file in files(folder, &[".rs"]) {
+            let name = shown(&file);
+            let tests = name.starts_with("tests/") || name.contains("/tests/") || name.ends_with("tests.rs");
+            let text = read(&file);
+            // Of a source file what stands below its tests' heading.
+            let part = if tests {
+                Some(text.as_str())
+            } else {
+                text.split_once("#[cfg(test)]\nmod tests {").map(|t| t.1)
+            };
+            let calls = part.map_or(0, sleeps);
+            let allowed = SLEEPS.iter().find(|(of, ..)| *of == name).map_or(0, |(_, calls, _)| *calls);
+            if calls != allowed {
+                found.push(format!("{name}: {calls} calls of sleep, {allowed} allowed"));
+            }
+        }
+    }
+    found.extend(
+        SLEEPS
+            .iter()
+            .filter(|(of, _, why)| !root().join(of).exists() || why.is_empty())
+            .map(|s| format!("{s:?}")),
+    );
+    assert!(
+        found.is_empty(),
+        "a test waits until something is so (support::up::eventually), never for a time: {found:#?}"
+    );
+}
+
 #[test]
 fn no_file_names_a_path_of_a_developers_machine() {
     // Put together here, so that this file does not find itself.

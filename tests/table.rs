@@ -46,7 +46,7 @@ fn kernel() -> String {
     release.trim().split('-').next().unwrap().to_owned()
 }
 
-/// Compares with the table of the repository, line by line.
+/// Compares with the table of the repository, line by line; one that has just been written anew is read back like any other.
 fn compare(name: &str, what: &str, now: &str) {
     let path = here("vectors").join(name);
     let heading = format!(
@@ -54,9 +54,8 @@ fn compare(name: &str, what: &str, now: &str) {
     );
     if std::env::var_os(UPDATE).is_some_and(|v| v == "1") {
         std::fs::write(&path, format!("{heading}{}.\n{now}", kernel())).unwrap();
-        return;
     }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let kept = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let (comments, kept): (Vec<&str>, Vec<&str>) = kept.lines().partition(|l| l.starts_with('#'));
     let changes = difference(&kept, &now.lines().collect::<Vec<_>>());
     assert!(

@@ -27,12 +27,20 @@ const LINK_GID: u32 = 1_899_999_003;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `done`, without missing it by a sleep's length.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
+    assert!(soon(PATIENCE, done), "still not: {what}");
+}
+
+/// Asks again and again until it is so, at most so long.
+fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
     while !done() {
-        assert!(Instant::now() < deadline, "still not: {what}");
+        if Instant::now() >= deadline {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
+    true
 }
 
 /// A folder with everything that a mount needs.
@@ -231,18 +239,12 @@ impl Bench {
     /// Waits for SkillFS to end, and gives its exit status.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
         let mut daemon = self.daemon.take().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = daemon.try_wait().unwrap() {
-                return status;
-            }
-            if Instant::now() > deadline {
-                daemon.kill().unwrap();
-                daemon.wait().unwrap();
-                panic!("SkillFS does not end:\n{}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        if !soon(PATIENCE, || daemon.try_wait().unwrap().is_some()) {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+            panic!("SkillFS does not end:\n{}", self.log());
         }
+        daemon.wait().unwrap()
     }
 
     /// How many mounts there are on the mount point.
@@ -306,10 +308,7 @@ impl Drop for Bench {
         if let Some(mut daemon) = self.daemon.take() {
             let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).unwrap());
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-            let deadline = Instant::now() + Duration::from_secs(8);
-            while matches!(daemon.try_wait(), Ok(None)) && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            soon(Duration::from_secs(8), || !matches!(daemon.try_wait(), Ok(None)));
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
