@@ -91,7 +91,8 @@ pub fn status(client: &Client) -> Result<(), ClientError> {
     writeln!(out, "skills    {}, {} not decided", status.total, status.undecided)?;
     for s in &status.skills {
         let pending = if s.pending { ", pending" } else { "" };
-        let why = s.warning.as_ref().or(s.reason.as_ref()).map(|r| plain(r)).unwrap_or_default();
+        let why: Vec<String> = [&s.reason, &s.warning].into_iter().flatten().map(|r| plain(r)).collect();
+        let why = why.join("; ");
         writeln!(out, "{:9} {} ({}{pending}) {why}", s.verdict, plain(s.skill.as_str()), plain(&s.status))?;
     }
     Ok(())

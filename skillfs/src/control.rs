@@ -5,6 +5,7 @@
 use crate::mapping::{Mapping, SkillId};
 use crate::notify::Notify;
 use crate::queue::Queue;
+use crate::source::Sources;
 use crate::watch::Watch;
 use cyberos_proto::control::{ControlReply, ControlRequest, MAX_AWAIT_MS, SkillState, Status, bounded};
 use cyberos_proto::ids::SkillName;
@@ -55,7 +56,7 @@ pub struct Control {
     /// As configured.
     pub mount: String,
     /// As configured.
-    pub sources: Vec<String>,
+    pub sources: Arc<Sources>,
     /// As configured.
     pub decision_command: Option<String>,
     /// Time that one decision may take.
@@ -205,7 +206,7 @@ impl Control {
         match request {
             ControlRequest::Status { after } => self.status(after.as_ref()),
             ControlRequest::Explain { skill } => {
-                known(self.find(&skill).and_then(|id| self.mapping.state(id)))
+                known(self.find(&skill).and_then(|id| self.mapping.state(id)).map(|s| self.with_source(s)))
             }
             ControlRequest::Await { skill, timeout_ms } => {
                 let limit = Duration::from_millis(u64::from(timeout_ms.min(MAX_AWAIT_MS)));
@@ -216,15 +217,31 @@ impl Control {
         }
     }
 
+    /// Adds who can change what its source is.
+    fn with_source(&self, mut state: SkillState) -> SkillState {
+        if let Some(why) = self.sources.shared_of(&state.skill) {
+            let also = state.warning.map(|warning| format!("; {warning}")).unwrap_or_default();
+            state.warning = Some(bounded(&format!("{why}{also}")));
+        }
+        state
+    }
+
     fn find(&self, skill: &SkillName) -> Option<SkillId> {
         self.mapping.find(skill.as_str())
     }
 
     fn status(&self, after: Option<&SkillName>) -> ControlReply {
         let (skills, total, undecided, more) = self.mapping.page(after);
+        let skills = skills.into_iter().map(|state| self.with_source(state)).collect();
         let mut status = Status {
             mount: bounded(&self.mount),
-            sources: self.sources.iter().take(16).map(|s| bounded(s)).collect(),
+            sources: self
+                .sources
+                .paths()
+                .iter()
+                .take(16)
+                .map(|p| bounded(&p.display().to_string()))
+                .collect(),
             decision_command: self.decision_command.as_deref().map(bounded),
             mounted: self.notify.is_mounted(),
             total,

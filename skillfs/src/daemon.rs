@@ -71,6 +71,14 @@ pub fn run(mount: &Mount) -> anyhow::Result<()> {
     let (sources, mount_point) = mount.places();
     let mount_point = absolute(mount_point)?;
     let sources = Arc::new(Sources::open(sources, &mount_point)?);
+    if mount.strict
+        && let Some(why) = sources.shared().first()
+    {
+        bail!(
+            "--strict: {why}; let the source and every directory on the way to it belong to root or to SkillFS's user, \
+             and be writable by nobody else"
+        );
+    }
     let provider = match &mount.decision_command {
         Some(command) => Some(Provider::configure(command, mount.timeout(), &mount.provider_env)?),
         None => None,
@@ -95,7 +103,7 @@ pub fn run(mount: &Mount) -> anyhow::Result<()> {
 fn serve_all(
     mount: &Mount,
     mount_point: &Path,
-    sources: &Sources,
+    sources: &Arc<Sources>,
     parts: &Parts,
     listener: Option<Listener>,
     sender: &Sender<Event>,
@@ -112,7 +120,7 @@ fn serve_all(
             queue: parts.queue.clone(),
             notify: parts.notify.clone(),
             mount: mount_point.display().to_string(),
-            sources: sources.paths().iter().map(|p| p.display().to_string()).collect(),
+            sources: sources.clone(),
             decision_command: mount.decision_command.clone(),
             decision_time: mount.timeout(),
         });

@@ -156,6 +156,8 @@ impl Resolver {
         before: Option<(String, RunTouches)>,
         last: bool,
     ) -> Run {
+        // Before anything is opened: what is the same afterwards was the same all the time.
+        let looks = self.sources.looks();
         let Some(found) = self.sources.find(name) else {
             self.mapping.gone(id);
             self.watch.forget(id);
@@ -207,7 +209,8 @@ impl Resolver {
             Err(why) => Err(why),
         };
         let decision = decision.map(|d| skill_file::checked(d, &live.root));
-        if !self.is_still_there(name, &live) {
+        // The provider was given a path; what was decided must be what that path named all the time.
+        if !self.sources.is_still(name, &looks, &live.root) {
             self.mapping.touch(id, &Touch::Place);
         }
         self.watch.catch_up(id);
@@ -259,14 +262,6 @@ impl Resolver {
             self.queue.by(id, FIRST_LOOK.saturating_mul(1 << *times));
             *times += 1;
         }
-    }
-
-    /// The provider was given a path; what was decided must still be what that path names.
-    fn is_still_there(&self, name: &SkillName, live: &Tree) -> bool {
-        let same = |found: Found| {
-            Some(identity(&fstat(&found.directory).ok()?) == identity(&fstat(&live.root).ok()?))
-        };
-        self.sources.find(name).and_then(same).unwrap_or(false)
     }
 
     fn ask(&self, path: &Path, name: &SkillName) -> Result<Option<Answer>, String> {

@@ -4,6 +4,7 @@
 //! With several sources the first that has the skill gives the whole of it. Sources are known by identity (device and inode), not by
 //! spelling; the spelling is kept for the provider. It knows no decisions; `resolver.rs` and `watch.rs` call it.
 
+use crate::way::{Look, Way};
 use crate::{beneath, skill_file};
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::tree::META_DIR;
@@ -41,6 +42,8 @@ pub struct Found {
     pub is_skill: bool,
     /// Folders of that name in sources before it, which are no skills. One that becomes one takes its place.
     pub passed_over: Vec<OwnedFd>,
+    /// Number of its source.
+    pub source: usize,
 }
 
 /// A folder without SKILL.md is no skill: version control, an editor's settings and installed packages lie beside skills
@@ -55,7 +58,8 @@ fn is_skill(directory: &OwnedFd) -> bool {
 /// The configured sources, in order.
 #[derive(Debug)]
 pub struct Sources {
-    configured: Vec<PathBuf>,
+    paths: Vec<PathBuf>,
+    ways: Vec<Way>,
     /// Names that were reported as no skill's, so that each is reported once.
     reported: Mutex<BTreeSet<PathBuf>>,
 }
@@ -107,50 +111,80 @@ impl Sources {
                     return Err(SourceError::Overlap(path, other.clone()));
                 }
             }
-            if st.st_uid != 0 && st.st_uid != nix::unistd::geteuid().as_raw() || st.st_mode & 0o022 != 0 {
-                tracing::warn!(code = "source_shared", source = %path.display(),
-                    "others can write this source; what they store through a mapping is not seen");
-            }
             kept.push((path, real, identity(&st)));
         }
-        let configured = kept.into_iter().map(|(p, _, _)| p).collect();
-        Ok(Sources { configured, reported: Mutex::default() })
+        let paths: Vec<PathBuf> = kept.into_iter().map(|(p, _, _)| p).collect();
+        let ways: Vec<Way> = paths.iter().cloned().map(Way::new).collect();
+        // Says by itself which are shared.
+        ways.iter().for_each(|way| drop(way.look()));
+        Ok(Sources { paths, ways, reported: Mutex::default() })
     }
 
     /// The paths, absolute, spelt as configured.
     pub fn paths(&self) -> &[PathBuf] {
-        &self.configured
+        &self.paths
+    }
+
+    /// Which sources somebody besides root and SkillFS can write or exchange, and by what.
+    pub fn shared(&self) -> Vec<String> {
+        self.ways.iter().filter_map(shared).collect()
+    }
+
+    /// The same of the source that has the skill.
+    pub fn shared_of(&self, name: &SkillName) -> Option<String> {
+        self.ways.iter().find_map(Way::shared)?;
+        self.ways.get(self.find(name)?.source).and_then(shared)
+    }
+
+    /// What the ways to all sources are now.
+    pub fn looks(&self) -> Vec<Look> {
+        self.ways.iter().map(Way::look).collect()
+    }
+
+    /// Whether the name still means that directory, and nothing on the ways to its source and those before it was
+    /// exchanged since `before`.
+    pub fn is_still(&self, name: &SkillName, before: &[Look], directory: &OwnedFd) -> bool {
+        let Some(found) = self.find(name) else { return false };
+        let mut ways = self.ways.iter().zip(before).take(found.source + 1);
+        let same = |a: &OwnedFd, b: &OwnedFd| Some(identity(&fstat(a).ok()?) == identity(&fstat(b).ok()?));
+        ways.all(|(way, before)| way.look() == *before) && same(&found.directory, directory) == Some(true)
     }
 
     /// Opens source number `index` as it is now.
     pub fn directory(&self, index: usize) -> Result<OwnedFd, Errno> {
-        open(self.configured.get(index).ok_or(Errno::ENOENT)?)
+        open(self.paths.get(index).ok_or(Errno::ENOENT)?)
+    }
+
+    /// What the way to source number `index` is now.
+    pub fn look(&self, index: usize) -> Option<Look> {
+        self.ways.get(index).map(Way::look)
     }
 
     /// The skill of that name in the first source that has it; else the first folder of that name, which is none.
     pub fn find(&self, name: &SkillName) -> Option<Found> {
         let mut passed_over = Vec::new();
         let mut folder = None;
-        for source in &self.configured {
+        for (number, source) in self.paths.iter().enumerate() {
             let Ok(directory) = open(source).and_then(|s| beneath::directory(s, name.as_str().as_ref()))
             else {
                 continue;
             };
             let path = source.join(name.as_str());
             if is_skill(&directory) {
-                return Some(Found { path, directory, is_skill: true, passed_over });
+                return Some(Found { path, directory, is_skill: true, passed_over, source: number });
             }
-            folder.get_or_insert(path);
+            folder.get_or_insert((path, number));
             passed_over.push(directory);
         }
         let directory = passed_over.first()?.try_clone().ok()?;
-        Some(Found { path: folder?, directory, is_skill: false, passed_over })
+        let (path, source) = folder?;
+        Some(Found { path, directory, is_skill: false, passed_over, source })
     }
 
     /// Names of all that are skills now, and of the folders beside them.
     pub fn names(&self) -> (BTreeSet<SkillName>, BTreeSet<SkillName>) {
         let (mut skills, mut folders) = (BTreeSet::new(), BTreeSet::new());
-        for source in &self.configured {
+        for source in &self.paths {
             let listed = open(source).and_then(|dir| Ok((beneath::list(&dir)?, dir)));
             let (entries, dir) = match listed {
                 Ok(listed) => listed,
@@ -183,6 +217,10 @@ impl Sources {
             tracing::warn!(path = ?path, "not shown: its name is not UTF-8, too long, or has a backslash");
         }
     }
+}
+
+fn shared(way: &Way) -> Option<String> {
+    way.shared().map(|why| format!("source_shared: {}: {why}", way.path().display()))
 }
 
 #[cfg(test)]

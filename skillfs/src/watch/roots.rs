@@ -10,6 +10,7 @@ use super::share::Class;
 use crate::beneath;
 use crate::mapping::{SkillId, Touch};
 use crate::source::identity;
+use crate::way::Look;
 use cyberos_proto::ids::SkillName;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
@@ -32,8 +33,8 @@ const MAX_BESIDE: usize = 1024;
 /// What is known of one source.
 #[derive(Debug, Default)]
 pub(super) struct Root {
-    /// Its identity when it was last watched.
-    watched: Option<(u64, u64)>,
+    /// The way to it when it was last watched.
+    watched: Option<Look>,
     backoff: Backoff,
     /// When it is watched again, if it is not.
     again: Option<Instant>,
@@ -226,8 +227,8 @@ impl Watch {
 
     fn watch_source(&self, index: usize) {
         let who = Who::Source(index);
+        let there = self.sources.look(index);
         let directory = self.sources.directory(index);
-        let there = directory.as_ref().ok().and_then(|dir| fstat(dir).ok()).map(|st| identity(&st));
         let watched = directory.and_then(|dir| {
             let lane = self.table().assign(who, Class::Source, &self.limits)?;
             let wd = lane.add(who, &beneath::proc_path(&dir), &Spot::Top)?;
@@ -259,9 +260,11 @@ impl Watch {
 
     /// A source's path may be a symlink, or its directory may be exchanged, without any event that we would get.
     fn check_sources(&self) {
-        let before: Vec<_> = self.roots().iter().map(|root| (root.watched, root.again)).collect();
-        let now = |i| self.sources.directory(i).and_then(fstat).ok().map(|st| identity(&st));
-        let exchanged = |(i, (id, again)): (usize, &(_, Option<_>))| again.is_none() && now(i) != *id;
+        let before: Vec<_> = self.roots().iter().map(|root| (root.watched.clone(), root.again)).collect();
+        let now = |index| self.sources.look(index);
+        let exchanged = |(i, (look, again)): (usize, &(Option<Look>, Option<_>))| {
+            again.is_none() && !Look::alike(&now(i), look)
+        };
         if before.iter().enumerate().any(exchanged) {
             tracing::warn!("a source is another directory than before; everything is decided again");
             self.report_all();
