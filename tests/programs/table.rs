@@ -42,9 +42,9 @@ fn rows() -> Vec<Row<'static>> {
     TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(row).collect()
 }
 
-/// Cases 184 to 188 and 192 to 194, and whatever comes to be a row.
+/// These cases, and whatever comes to be a row.
 #[test]
-fn case_192_ordinary_programs_say_the_same_in_a_skill_and_in_bash() {
+fn cases_184_185_186_187_188_192_193_194_ordinary_programs_say_the_same_in_a_skill_and_in_bash() {
     let options = Options { grant_requested: true, ..Options::default() };
     let by_bash = python(BY_BASH);
     let up = Up::with(options, |source| {
