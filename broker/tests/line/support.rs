@@ -130,6 +130,13 @@ impl Line {
     }
 }
 
+impl Drop for Line {
+    /// Tasks of the session may hold the ledger a moment longer; it must not write into a folder that is being removed.
+    fn drop(&mut self) {
+        let _ = self.audit.close();
+    }
+}
+
 fn deps(audit: &Audit, dir: &Path, tenant_quota: u64) -> Deps {
     let store = Arc::new(Store::open(&dir.join("tenants")).unwrap());
     // Nobody serves that socket: Bash is tested where there is a helper.
