@@ -148,7 +148,7 @@ fn p99(sorted: &[Duration]) -> Duration {
 }
 
 #[test]
-fn a_storm_in_one_folder_harms_that_skill_alone_and_it_is_named() {
+fn threat_a20_a_storm_in_one_folder_harms_that_skill_alone_and_it_is_named() {
     let bench = crowd(&[]);
     let (quiet, busy) = before(&bench);
     let mut storm = Storm::of_modes(&bench.source("mine"));

@@ -206,7 +206,8 @@ fn case_160_a_stale_number_in_the_state_directory_ends_nobody() {
     let up = Up::with(Options::default(), |source| {
         let state = source.parent().unwrap().join("state");
         fs::create_dir(&state).unwrap();
-        for name in [".lock", "pid", "helper.pid", "cyberos.pid"] {
+        // The mark of an earlier one: another folder with things in it would be refused.
+        for name in [".cyberos-up", ".lock", "pid", "helper.pid", "cyberos.pid"] {
             fs::write(state.join(name), format!("{}\n", bystander.id())).unwrap();
         }
         drop(Skill { id: "demo", main: "#!/bin/sh\necho ran\n", ..Skill::default() }.write(source));

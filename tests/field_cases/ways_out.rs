@@ -1,10 +1,11 @@
 //! Ways out of a sandbox that others have found open: cases 52 to 61 (51, 55, 62, 63 and 64 are the measured tables').
 
-use super::support::up::{Options, Ran, Skill, Up, reachable_dir};
+use super::support::up::{Options, Ran, Skill, Up, eventually, reachable_dir};
 use super::{ANY, host_mounts, sha256};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Opens for writing whatever may be the privileged program's, as fast as it can from its first moment.
 const RACER: &str = r#"#!/usr/bin/python3 -I

@@ -37,7 +37,7 @@ fn watches(pid: i32) -> (usize, usize) {
 }
 
 #[test]
-fn folders_that_nobody_certified_take_few_watches_and_the_others_are_decided_in_time() {
+fn threat_a20_folders_that_nobody_certified_take_few_watches_and_the_others_are_decided_in_time() {
     let many = std::env::var("CYBEROS_STORM_DIRECTORIES").ok().map_or(2_000, |n| n.parse().unwrap());
     let mut bench = Bench::of(1_899_999_012);
     for n in 0..10 {
