@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 #[path = "support/source.rs"]
-#[allow(dead_code, reason = "other checks need the rest")]
 mod source;
 use source::{code, files, has_word, read, shown};
 
