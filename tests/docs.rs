@@ -220,3 +220,25 @@ fn commands_in_the_docs_exist() {
     }
     assert!(unknown.is_empty(), "the docs use commands that don't exist: {unknown:#?}");
 }
+
+/// Of texts for people; tables and what a program prints or is given keep their lines.
+#[test]
+fn texts_wrap_at_100_columns() {
+    let mut long = Vec::new();
+    let mut texts = 0;
+    for file in files("", &[".md"]) {
+        texts += 1;
+        let mut fenced = false;
+        for (number, line) in read(&file).lines().enumerate() {
+            fenced ^= line.trim_start().starts_with("```");
+            // A skill's description is one line of YAML.
+            let value = line.starts_with("description: ");
+            let kept = fenced || value || line.starts_with('|') || !line.trim().contains(' ');
+            if !kept && line.chars().count() > 100 {
+                long.push(format!("{}:{}", shown(&file), number + 1));
+            }
+        }
+    }
+    assert!(texts > 10, "only {texts} texts were found: the search is broken");
+    assert!(long.is_empty(), "longer than 100 columns: {long:#?}");
+}

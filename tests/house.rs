@@ -281,3 +281,23 @@ fn no_error_says_what_its_source_says_too() {
     }
     assert!(found.is_empty(), "printed with its chain, each of these says its cause twice: {found:#?}");
 }
+
+/// The macros that end a program when nobody reads what they print, so that its clean-up is left out.
+#[test]
+fn nothing_that_is_printed_ends_a_program() {
+    // Before it has done anything: a daemon's word on its command line.
+    let starts = ["broker/src/main.rs", "skillfs/src/main.rs"];
+    let mut found = Vec::new();
+    for folder in ["proto/src", "priv-helper/src", "broker/src", "skillfs/src"] {
+        for file in files(folder, &[".rs"]) {
+            let name = shown(&file);
+            let tests = name.ends_with("tests.rs");
+            let text = code(&read(&file));
+            let prints = ["print", "println"].iter().any(|m| text.contains(&format!("{m}!")));
+            if prints && !tests && !starts.contains(&&*name) {
+                found.push(name);
+            }
+        }
+    }
+    assert!(found.is_empty(), "print by `note!` or `line!` of the CLI, or log: {found:?}");
+}

@@ -137,7 +137,7 @@ impl Doctor {
             output::json(&json!({"checks": checks, "weak": weak, "missing": missing, "skipped": skipped}));
         } else {
             print(&findings);
-            println!("{} checks: {weak} weak, {missing} missing, {skipped} skipped", findings.len());
+            output::line!("{} checks: {weak} weak, {missing} missing, {skipped} skipped", findings.len());
         }
         Ok(u8::from(missing > 0))
     }
@@ -238,10 +238,10 @@ fn print(findings: &[Finding]) {
     let width = findings.iter().map(|f| f.check.chars().count()).max().unwrap_or(0);
     for f in findings {
         let found = escape_line(&f.found);
-        println!("{:<8} {:<width$}  {found}", f.state.as_str(), f.check);
+        output::line!("{:<8} {:<width$}  {found}", f.state.as_str(), f.check);
         for (word, text) in [("weakens", &f.weakens), ("do", &f.remedy)] {
             if !text.is_empty() {
-                println!("{:9}{word}: {}", "", escape_line(text));
+                output::line!("{:9}{word}: {}", "", escape_line(text));
             }
         }
     }

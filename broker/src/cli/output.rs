@@ -30,7 +30,13 @@ macro_rules! text_out {
     ($($part:tt)*) => { $crate::cli::output::put(format_args!($($part)*)) };
 }
 
+/// One line to standard error. That somebody has closed it keeps this command from nothing.
+macro_rules! note {
+    ($($part:tt)*) => {{ use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($part)*); }};
+}
+
 pub(super) use line;
+pub(super) use note;
 pub(super) use text_out;
 
 /// Prints a failure and gives its exit status.
@@ -43,7 +49,7 @@ pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
         self::json(&answer);
     } else {
         // Faults come a line each; whoever wrote into one of them gets no line that begins like ours.
-        eprintln!("cyberos: {}", escape_for_terminal(&failure.message).replace('\n', "\n  "));
+        note!("cyberos: {}", escape_for_terminal(&failure.message).replace('\n', "\n  "));
     }
     ExitCode::from(failure.exit)
 }

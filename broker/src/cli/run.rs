@@ -128,7 +128,7 @@ impl Conversation {
                     }
                     Tell::Item { item } => {
                         if let Some(why) = item["hidden"].as_str().filter(|_| !self.json) {
-                            eprintln!("cyberos: {}", crate::terminal::escape_line(why));
+                            output::note!("cyberos: {}", crate::terminal::escape_line(why));
                         }
                     }
                     Tell::Done { exit, answer } => break Ok((exit, answer)),
@@ -164,10 +164,10 @@ impl Conversation {
             return;
         }
         if let Some(told) = not_the_folder(about) {
-            eprintln!("cyberos: {told}");
+            output::note!("cyberos: {told}");
         }
         for wish in about["not_granted"].as_array().into_iter().flatten() {
-            eprintln!(
+            output::note!(
                 "cyberos: not granted: {}",
                 crate::terminal::escape_line(wish.as_str().unwrap_or_default())
             );
@@ -276,7 +276,7 @@ fn explain(exit: u8, answer: &Value, last_words: &str) {
         other => format!("the skill ended: {other}"),
     };
     if !say.is_empty() {
-        eprintln!("cyberos: {say} (exit {exit}, invocation {})", output::text(answer, "invocation_id"));
+        output::note!("cyberos: {say} (exit {exit}, invocation {})", output::text(answer, "invocation_id"));
     }
 }
 
@@ -284,7 +284,7 @@ fn explain(exit: u8, answer: &Value, last_words: &str) {
 fn tell_cuts(answer: &Value) {
     for stream in ["stdout", "stderr"] {
         if let Some(cut) = answer[format!("{stream}_cut")].as_str() {
-            eprintln!("cyberos: {stream} was truncated {}", crate::terminal::escape_line(cut));
+            output::note!("cyberos: {stream} was truncated {}", crate::terminal::escape_line(cut));
         }
     }
 }

@@ -3,11 +3,6 @@
 //! It runs as root, does what systemd and the package would do (directories, users, ceiling, socket activation,
 //! restarts), and undoes it at the end. It judges nothing and serves nothing itself.
 
-/// A line to standard error. Who started this may have gone, and closed it; that must keep nothing from being undone.
-macro_rules! say {
-    ($($part:tt)*) => {{ use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($part)*); }};
-}
-
 mod check;
 mod copy;
 mod ending;
@@ -15,6 +10,7 @@ pub(super) mod place;
 pub(super) mod supervise;
 mod work;
 
+use super::output::note;
 use anyhow::{Context, Result, bail};
 use check::mount_point;
 use clap::Args;
@@ -82,7 +78,7 @@ impl Up {
         self.check_paths(&users)?;
         let place = Place::take(self.state.as_deref(), &users)?;
         if self.skills.is_some() && self.state.is_none() && self.decision_command.is_none() {
-            say!(
+            note!(
                 "cyberos up: the key that certifies is made for this run and goes with it; with --state DIR certificates last"
             );
         }

@@ -1,5 +1,6 @@
 //! Keeps one daemon of an `up` running: starts it, starts it again when it dies, and says when it dies too often.
 
+use crate::cli::output::note;
 use anyhow::{Context, Result};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -84,7 +85,7 @@ impl Daemon {
                         return;
                     }
                     let how = status.map_or_else(|e| e.to_string(), |s| s.to_string());
-                    say!("cyberos up: {} ended ({how}); starting it again", self.name);
+                    note!("cyberos up: {} ended ({how}); starting it again", self.name);
                 }
                 () = stopped(&mut stop) => {
                     end(&mut child, self.name, PATIENCE).await;
@@ -115,7 +116,7 @@ pub(in crate::cli) async fn end(child: &mut Child, name: &str, patience: Duratio
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
     }
     if tokio::time::timeout(patience, child.wait()).await.is_err() {
-        say!("cyberos: {name} did not end within {} s; killing it", patience.as_secs());
+        note!("cyberos: {name} did not end within {} s; killing it", patience.as_secs());
         let _ = child.kill().await;
     }
 }
