@@ -84,7 +84,7 @@ impl Session<'_> {
             sys::readable(init, KILL_LIMIT);
         }
         self.made.invocations.values().for_each(|held| self.ceiling.groups.remove(held.uid));
-        log_often(&format!("link of {:?}, pid {}, ended: {why}", self.role, self.peer.pid));
+        log_often(Often::Coming, &format!("link of {:?}, pid {}, ended: {why}", self.role, self.peer.pid));
         0
     }
 
@@ -142,7 +142,7 @@ impl Session<'_> {
 
     fn reply(&self, answer: Answer) -> Result<(), String> {
         let (reply, fds) = answer.unwrap_or_else(|refusal| {
-            log_often(&format!("refused to pid {}: {refusal}", self.peer.pid));
+            log_often(Often::Refusal, &format!("refused to pid {}: {refusal}", self.peer.pid));
             (Reply::Refused(refusal), Vec::new())
         });
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -285,7 +285,7 @@ impl Session<'_> {
         let attached = step("attach the view", sys::attach(view, point.dir.as_fd()));
         attached.inspect_err(|_| self.take_off(mount))?;
         self.made.views.insert(mount, View { server: copy, backing: BTreeSet::new() });
-        log_often(&format!("mounted {}", point.name.display()));
+        log_often(Often::Coming, &format!("mounted {}", point.name.display()));
         Ok((Reply::Mounted, vec![server]))
     }
 

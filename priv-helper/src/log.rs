@@ -12,12 +12,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Longest line, in bytes. A pipe takes so much at once or not at all.
 const LONGEST: usize = 1024;
-/// Lines that peers may cause in a second.
+/// Lines of one kind that peers may cause in a second.
 const OFTEN: u64 = 20;
 
-/// What all processes of the helper share: lines that were dropped; the second in which peers last caused lines, and how
-/// many in that; and whether the last line was cut short by whoever took it.
-static SHARED: OnceLock<&'static [AtomicU64; 4]> = OnceLock::new();
+/// What a peer can cause as often as it likes. Each kind has its own allowance, so that a flood of refusals does not hide
+/// that a link has ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Often {
+    /// A request, or a peer, was refused.
+    Refusal,
+    /// A link or a view came or went.
+    Coming,
+}
+
+/// What all processes of the helper share: lines that were dropped; whether the last line was cut short by whoever took it;
+/// and, for each kind of [`Often`], the last second that had such a line and how many it had.
+static SHARED: OnceLock<&'static [AtomicU64; 6]> = OnceLock::new();
 
 /// Makes standard error something that nobody is kept waiting by. Called once, before any other process is made.
 pub(crate) fn begin() -> Result<(), String> {
@@ -40,7 +50,7 @@ pub(crate) fn begin() -> Result<(), String> {
 
 /// One line of what happened.
 pub(crate) fn log(line: &str) {
-    let Some([dropped, .., cut]) = SHARED.get() else {
+    let Some([dropped, cut, ..]) = SHARED.get() else {
         put(line, false);
         return;
     };
@@ -53,8 +63,12 @@ pub(crate) fn log(line: &str) {
 }
 
 /// The same for what a peer can cause as often as it likes.
-pub(crate) fn log_often(line: &str) {
-    let Some([dropped, second, count, _]) = SHARED.get() else { return log(line) };
+pub(crate) fn log_often(kind: Often, line: &str) {
+    let Some([dropped, _, refused, refusals, came, comings]) = SHARED.get() else { return log(line) };
+    let (second, count) = match kind {
+        Often::Refusal => (refused, refusals),
+        Often::Coming => (came, comings),
+    };
     let now = unix_time();
     if second.swap(now, Relaxed) != now {
         count.store(0, Relaxed);

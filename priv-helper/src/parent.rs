@@ -91,7 +91,7 @@ fn accept_one(ceiling: &Ceiling, listener: &OwnedFd, served: &mut Vec<Served>) {
     let Ok(connection) = accept(listener.as_fd()).map(Connection::new) else { return };
     let uid = connection.peer().map_or(0, |peer| peer.uid);
     let Some(role) = ceiling.text.role(uid) else {
-        log_often(&format!("refused: uid {uid} has no role"));
+        log_often(Often::Refusal, &format!("refused: uid {uid} has no role"));
         return close_elsewhere(connection, Some(Refusal::Role));
     };
     // One that cannot even be killed, since a peer's file system holds it, counts too: a few of those are enough. So do
@@ -106,7 +106,7 @@ fn accept_one(ceiling: &Ceiling, listener: &OwnedFd, served: &mut Vec<Served>) {
     }
     match start(ceiling, role, connection) {
         Ok(s) => served.push(s),
-        Err(e) => log_often(&format!("a link of {role:?} cannot be served: {e}")),
+        Err(e) => log_often(Often::Refusal, &format!("a link of {role:?} cannot be served: {e}")),
     }
 }
 
@@ -126,7 +126,7 @@ fn start(ceiling: &Ceiling, role: Role, connection: Connection) -> Result<Served
         let _ = SigSet::empty().thread_set_mask();
         Session { ceiling, role, peer, link: connection, notes: theirs, made: Made::default() }.serve()
     })?;
-    log_often(&format!("link of {role:?}, pid {}, begins", peer.pid));
+    log_often(Often::Coming, &format!("link of {role:?}, pid {}, begins", peer.pid));
     let (notes, connection, holdings) = (Some(ours), Some(Connection::new(copy)), Holdings::default());
     Ok(Served { role, pidfd, notes, connection, ending: None, ended: false, holdings })
 }

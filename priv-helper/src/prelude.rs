@@ -1,7 +1,7 @@
 //! Names that most parts of the helper use.
 
 pub(crate) use crate::ceiling::Ceiling;
-pub(crate) use crate::log::{log, log_often};
+pub(crate) use crate::log::{Often, log, log_often};
 pub(crate) use crate::sys::{self, Sys};
 pub(crate) use cyberos_proto::ids::{InvocationId, MountId};
 pub(crate) use cyberos_proto::inner::{Inner, Note, Thing};

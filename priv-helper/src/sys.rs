@@ -84,11 +84,11 @@ pub(crate) fn ignore_signals(signals: impl IntoIterator<Item = c_int>) {
 }
 
 /// Memory that this process and all that it makes have in common, until they execute something.
-pub(crate) fn shared() -> Sys<&'static [AtomicU64; 4]> {
+pub(crate) fn shared() -> Sys<&'static [AtomicU64; 6]> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     // JUSTIFICATION: what several processes count together has to be in memory that they share.
-    // SAFETY: a new mapping of the kernel's choice, zeroed, aligned to a page, longer than four words, and never unmapped.
+    // SAFETY: a new mapping of the kernel's choice, zeroed, aligned to a page, longer than six words, and never unmapped.
     // Every access to it is atomic.
     unsafe {
         let at = libc::mmap(std::ptr::null_mut(), 4096, protection, kind, -1, 0);

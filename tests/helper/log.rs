@@ -197,4 +197,13 @@ fn threat_a24_refusals_are_limited_a_second_and_counted() {
     });
     assert!(helper.log().lines().all(|l| l.starts_with("cyberos-priv-helper: ")), "{}", helper.log());
     assert_eq!(broker.sh("echo served").stdout, "served\n");
+    // A flood of them hides nothing of another kind.
+    for _ in 0..100 {
+        let none = Request::Signal { invocation: new_id(), signal: Asked::Term };
+        assert_eq!(broker.refusal(&none, &[]), Refusal::Phase);
+    }
+    drop(broker);
+    until("the end of the link is told", || {
+        helper.log().contains("link of Broker, pid ") && helper.log().contains("ended: ")
+    });
 }
