@@ -265,8 +265,11 @@ fn sweep_fresh() {
 /// Detaches views of ours that a killed `up` has left there: those whose server is gone. A living one answers, and
 /// stays.
 pub(super) fn take_off_dead_views(mount: &Path) {
+    use nix::errno::Errno;
     use nix::mount::{MntFlags, umount2};
-    let dead = || nix::sys::statfs::statfs(mount).is_err_and(|e| e == nix::errno::Errno::ENOTCONN);
+    use nix::sys::statfs::statfs;
+    // The second: the server ended while we asked.
+    let dead = || statfs(mount).is_err_and(|e| matches!(e, Errno::ENOTCONN | Errno::ECONNABORTED));
     while dead() && umount2(mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
 }
 
