@@ -182,11 +182,13 @@ fn the_same_state_starts_clean_after_a_kill_of_everything() {
     let first = up();
     let (child, _, _) = begin(&first);
     let state = first.state.clone();
-    let mut all = vec![first.pid()];
+    // Stopped first: it starts nothing again, and its end asks nobody to end by himself before he is killed.
+    signal(first.pid(), Signal::SIGSTOP);
+    let mut all = Vec::new();
     for name in ["cyberos-priv-helper", "cyberos-broker", "skillfs"] {
         all.extend(first.pids(name));
     }
-    for pid in all {
+    for pid in all.into_iter().chain([first.pid()]) {
         signal(pid, Signal::SIGKILL);
     }
     drop(child.wait_with_output());

@@ -90,7 +90,8 @@ fn limits_are_the_plans() {
     let out = broker.start(plan(&["/bin/cat", "/proc/self/limits"]), &[]).output();
     let mib = 1u64 << 20;
     for (name, soft, hard) in [
-        ("Max cpu time", 60, 60),
+        // SIGXCPU first, so that it can be named.
+        ("Max cpu time", 60, 65),
         ("Max file size", 256 * mib, 256 * mib),
         ("Max stack size", 8 * mib, 64 * mib),
         ("Max core file size", 1, 1),
