@@ -185,7 +185,7 @@ fn threat_a20_a_storm_in_one_folder_harms_that_skill_alone_and_it_is_named() {
     }
     assert!(bench.log().contains("mine"), "the log names it");
     // When it is quiet it comes back by itself.
-    assert_eq!(bench.state("mine").verdict, Verdict::Current);
+    until("it is decided again", || bench.state("mine").verdict == Verdict::Current);
     until("shown again", || read(bench.view("mine/SKILL.md")).is_ok());
     assert!(explain(&bench, "mine").warning.is_none());
 }
