@@ -178,9 +178,19 @@ fn a_detached_run_is_told_as_begun_and_not_as_ended() {
     assert_eq!(keys, ["started"], "{answer}");
     let id = answer["started"]["invocation_id"].as_str().unwrap();
     assert_eq!(up.cyberos(&["skill", "stop", id]).exit, 0);
-    // Whoever waits for it is told its end.
+    // Whoever waits for it is told its end, and a person is told it in words.
     let ran = up.cyberos(&["--json", "skill", "wait", id]);
     assert!(ran.stdout.contains("\"stopped\""), "{ran}");
+    let ran = up.cyberos(&["skill", "wait", id]);
+    assert!(ran.exit == 130 && ran.stderr.contains("the skill was stopped"), "{ran}");
+    // Of its output there is nothing to be told but that.
+    let logs: Value = serde_json::from_str(&up.cyberos(&["--json", "skill", "logs", id]).stdout).unwrap();
+    assert!(logs["invocation_id"] == id && logs.get("ended").is_none(), "{logs}");
+    let ran = up.cyberos(&["why", "--invocation", id, "--call", "99"]);
+    assert!(
+        ran.stdout.contains("call 99 was not refused: it was allowed, or there is no such call"),
+        "{ran}"
+    );
 }
 
 #[test]

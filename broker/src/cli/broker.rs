@@ -167,6 +167,7 @@ impl Replay {
 
 impl Why {
     pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+        let asked = self.invocation.clone();
         let (_, told) =
             ask(&context.socket, Ask::Why { invocation: self.invocation, call: self.call }).await?;
         if context.json {
@@ -174,8 +175,14 @@ impl Why {
             return Ok(0);
         }
         let records = told.as_array().map(Vec::as_slice).unwrap_or_default();
-        if records.is_empty() {
-            output::line!("no call of it was refused");
+        match self.call.filter(|_| records.is_empty()) {
+            Some(call) => output::line!(
+                "call {call} was not refused: it was allowed, or there is no such call (`cyberos replay --invocation \
+                 {}` lists them)",
+                escape_line(&asked)
+            ),
+            None if records.is_empty() => output::line!("no call of it was refused"),
+            None => {}
         }
         for record in records {
             let sentence = record["denial"]["sentence"].as_str().map(escape_line);

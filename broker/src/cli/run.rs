@@ -142,11 +142,14 @@ impl Conversation {
         out.finish(&mut std::io::stdout())?;
         err.finish(&mut std::io::stderr())?;
         let (exit, answer) = result?;
-        if self.json && self.announce {
-            // Nothing has ended.
-            output::json(&serde_json::json!({ "started": started }));
-        } else if self.json {
-            output::json(&serde_json::json!({ "started": started, "ended": answer }));
+        if self.json {
+            output::json(&match (started.is_null(), self.announce) {
+                // Only what was kept is told.
+                (true, _) => answer,
+                // Nothing has ended.
+                (false, true) => serde_json::json!({ "started": started }),
+                (false, false) => serde_json::json!({ "started": started, "ended": answer }),
+            });
         } else {
             if !self.announce {
                 explain(exit, &answer, &String::from_utf8_lossy(&last_words));
@@ -261,7 +264,7 @@ const NO_CONNECT: &str = "the skill did not connect to the broker within 60 s: a
                           a minute, e.g. `/opt/cyberos/bin/cyberos-call --list` at its beginning";
 
 /// A line for an end that the exit status alone does not tell.
-fn explain(exit: u8, answer: &Value, last_words: &str) {
+pub(super) fn explain(exit: u8, answer: &Value, last_words: &str) {
     let outcome = answer["outcome"].as_str().unwrap_or_default();
     let say = match outcome {
         "killed" if answer["because"].is_string() => {

@@ -94,6 +94,9 @@ impl Skill {
                 let (exit, answer) = ask(&context.socket, Ask::Wait { invocation }).await?;
                 if context.json {
                     output::json(&answer);
+                } else {
+                    // Whoever did not watch it is told as much as who did; its last words are in the logs.
+                    super::run::explain(exit, &answer, "");
                 }
                 Ok(exit)
             }
