@@ -6,6 +6,8 @@
 mod store;
 #[path = "support/mod.rs"]
 mod support;
+#[path = "ledger_loss/whose.rs"]
+mod whose;
 
 use cyberos_broker::audit::accept::{LOSS_ACCEPTED, accept_loss};
 use cyberos_broker::audit::frame;

@@ -336,3 +336,30 @@ fn a_skill_that_is_a_link_is_never_read_through_it() {
     std::os::unix::fs::lchown(theirs.join("skills"), Some(0), Some(0)).unwrap();
     succeeded(&place.root([OsStr::new("certify"), theirs.join("skills/demo").as_os_str()]));
 }
+
+#[test]
+fn root_gives_no_file_away_that_the_folders_user_named_as_its_lock() {
+    let place = Place::new();
+    let skill = place.make("demo");
+    place.certify("demo", None);
+    place.resolve("demo").is("pass", "current", "v000001");
+    let (ledger, file) = (place.path("state/ledger"), place.path("roots"));
+    set_mode(&ledger, 0o755);
+    for (content, linked) in [("root's", false), ("", false), ("root's", true)] {
+        let _ = fs::remove_file(ledger.join(".lock"));
+        let _ = fs::remove_file(&file);
+        fs::write(&file, content).unwrap();
+        set_mode(&file, 0o644);
+        if linked {
+            symlink(&file, ledger.join(".lock")).unwrap();
+        } else {
+            fs::hard_link(&file, ledger.join(".lock")).unwrap();
+        }
+        fs::write(skill.join("main"), format!("{content}{linked}")).unwrap();
+        let output = place.root([OsStr::new("certify"), skill.as_os_str()]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("no empty file of its own"), "{said}");
+        let meta = fs::metadata(&file).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o644), "{content} {linked}");
+    }
+}

@@ -5,7 +5,7 @@
 //!
 //! Checkpoints (`[6.6]`) will not follow by themselves: the notary's file begins anew.
 
-use super::frame::{self, FILE_MODE};
+use super::frame;
 use super::ledger::Ledger;
 use super::options::{Class, LedgerOptions};
 use super::reader::{Fault, ReadError, Reader};
@@ -17,7 +17,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The row that says so.
@@ -88,7 +88,7 @@ pub fn accept_loss(store: &Path, by: &str) -> Result<Option<Loss>, LedgerError> 
     let Some(damage) = damage(store)? else { return Ok(None) };
     let fault = &damage.fault;
     let kept_in = store.join("lost").join(clock::now_ns().to_string());
-    DirBuilder::new().recursive(true).mode(0o750).create(&kept_in).map_err(io_error("make", &kept_in))?;
+    make_lost(&store.join("lost"), &kept_in).map_err(io_error("make", &kept_in))?;
     set_aside(store, fault, &kept_in).map_err(io_error("set aside the damaged rows in", &kept_in))?;
     let good = fault.seq.saturating_sub(1);
     frame::write_head(store, good).map_err(io_error("replace", &store.join("HEAD")))?;
@@ -112,6 +112,20 @@ pub fn accept_loss(store: &Path, by: &str) -> Result<Option<Loss>, LedgerError> 
     Ok(Some(Loss { kept_in, recorded: ledger.status().seq, damage }))
 }
 
+/// The folder for what is set aside, new, in a `lost` that leads nowhere else.
+fn make_lost(lost: &Path, kept_in: &Path) -> io::Result<()> {
+    let mut new = DirBuilder::new();
+    new.mode(0o750);
+    match new.create(lost) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    if !lost.symlink_metadata()?.is_dir() {
+        return Err(io::Error::other(format!("{} is no directory: remove it", lost.display())));
+    }
+    new.create(kept_in)
+}
+
 /// The segment of the fault, if it is there, and those behind it.
 fn from_fault(store: &Path, fault: &Fault) -> io::Result<Vec<PathBuf>> {
     let mut segments = frame::segments(store)?;
@@ -130,7 +144,7 @@ fn set_aside(store: &Path, fault: &Fault, kept_in: &Path) -> io::Result<()> {
             continue;
         }
         let good = audit.join(".good.binlog");
-        let mut to = File::options().write(true).create(true).truncate(true).mode(FILE_MODE).open(&good)?;
+        let mut to = frame::create_anew(&good)?;
         io::copy(&mut frame::open_regular(&segment)?.take(fault.offset), &mut to)?;
         to.sync_all()?;
         // At no moment is the segment missing.
@@ -138,8 +152,8 @@ fn set_aside(store: &Path, fault: &Fault, kept_in: &Path) -> io::Result<()> {
         frame::sync_dir(&audit)?;
         fs::rename(&good, kept)?;
     }
-    if let Ok(head) = fs::read(store.join("HEAD")) {
-        fs::write(kept_in.join("HEAD"), head)?;
+    if let Ok(mut head) = frame::open_regular(&store.join("HEAD")) {
+        io::copy(&mut head, &mut File::create_new(kept_in.join("HEAD"))?)?;
     }
     frame::sync_dir(kept_in)?;
     frame::sync_dir(&store.join("lost"))?;

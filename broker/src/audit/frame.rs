@@ -3,7 +3,7 @@
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -183,6 +183,32 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens a file of the own ledger for writing, as `options` say: nothing but a regular file, and through no link. A link
+/// there is somebody's who wants another file written.
+pub(super) fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let what = |what: &str| {
+        let said =
+            format!("it is {what}, and no file of the ledger: look at who put it there, then remove it");
+        io::Error::new(io::ErrorKind::InvalidInput, said)
+    };
+    match options.custom_flags(flags.bits()).open(path) {
+        Ok(file) if file.metadata()?.is_file() => Ok(file),
+        Ok(_) => Err(what("not a regular file")),
+        Err(e) if e.raw_os_error() == Some(Errno::ELOOP as i32) => Err(what("a symlink")),
+        Err(e) => Err(e),
+    }
+}
+
+/// Makes a new file in place of what is left of an earlier try. Only the name is removed, whatever it leads to.
+pub(super) fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    File::options().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
+}
+
 /// The last durable seq as `STATE/store/HEAD` has it; None if there is no such file.
 pub fn read_head(store: &Path) -> io::Result<Option<u64>> {
     let file = match open_regular(&store.join("HEAD")) {
@@ -228,10 +254,7 @@ fn exchange_head(store: &Path, seq: u64) -> io::Result<()> {
 
 /// Writes over what is there: a file that is cut first would have to find its block anew.
 fn write_spare(spare: &Path, seq: u64) -> io::Result<()> {
-    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-    let mut options = File::options();
-    options.write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(flags);
-    let file = options.open(spare)?;
+    let file = open_own(File::options().write(true).create(true).truncate(false).mode(FILE_MODE), spare)?;
     file.write_all_at(&seq.to_le_bytes(), 0)?;
     if file.metadata()?.len() != 8 {
         file.set_len(8)?;

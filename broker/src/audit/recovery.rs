@@ -10,8 +10,7 @@ use super::row::{GENESIS, Row, RowFault};
 use super::signs::Signs;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a start found and did.
@@ -212,14 +211,9 @@ pub(super) fn open_locked(
     let found = scan(store, &mut recovery, see)?;
 
     let current = audit.join(CURRENT);
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(FILE_MODE)
-        .open(&current)
-        .map_err(io_error("open", &current))?;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+    let file = frame::open_own(&mut options, &current).map_err(io_error("open", &current))?;
     // What was read is durable by now; it goes into HEAD before anything follows it: from now on it can't be cut.
     file.sync_all().map_err(io_error("sync", &current))?;
     for dir in [&audit, store] {
@@ -238,20 +232,29 @@ pub(super) fn open_locked(
 pub(super) fn lock(store: &Path) -> Result<File, LedgerError> {
     let path = store.join(".lock");
     // Readable by the broker's user alone, unlike the rows: who can open it can lock it, and hold it for ever.
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(io_error("open", &path))?;
-    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))
-        .map_err(io_error("open", &path))?;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = frame::open_own(&mut options, &path).map_err(io_error("open", &path))?;
+    make_private(&file).map_err(io_error("open", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(LedgerError::Locked { path }),
         Err(TryLockError::Error(e)) => Err(io_error("lock", &path)(e)),
     }
+}
+
+/// Gives a lock mode 0600. A file that has a second name may be somebody's who would like that mode to be changed.
+fn make_private(file: &File) -> io::Result<()> {
+    let meta = file.metadata()?;
+    if meta.mode() & 0o7777 == 0o600 {
+        return Ok(());
+    }
+    if meta.nlink() != 1 {
+        let said =
+            "it has a second name (a hard link), and is not mode 0600: remove it, a start makes it anew";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
+    }
+    file.set_permissions(PermissionsExt::from_mode(0o600))
 }
 
 /// HEAD; makes one of 0 in a store without rows, before the first row can be written.
@@ -299,8 +302,8 @@ fn scan(store: &Path, recovery: &mut Recovery, see: &mut dyn FnMut(&Frame)) -> R
     let mut seq = 0;
     for (i, (segment, size)) in filled.iter().enumerate().skip(older) {
         let newest = i + 1 == filled.len();
-        let file =
-            File::options().read(true).write(newest).open(segment).map_err(io_error("open", segment))?;
+        let file = frame::open_own(File::options().read(true).write(newest), segment)
+            .map_err(io_error("open", segment))?;
         let mut frames = FrameReader::new(file, 0).map_err(io_error("read", segment))?;
         loop {
             let offset = frames.offset();
@@ -330,9 +333,7 @@ fn scan(store: &Path, recovery: &mut Recovery, see: &mut dyn FnMut(&Frame)) -> R
                         segment = %segment.display(), offset, bytes = cut.bytes, after_row = seq, %fault,
                         "cut a torn tail of the audit ledger: rows above HEAD that had not reached the disk"
                     );
-                    File::options()
-                        .write(true)
-                        .open(segment)
+                    frame::open_own(File::options().write(true), segment)
                         .and_then(|f| f.set_len(offset))
                         .map_err(io_error("cut the torn tail of", segment))?;
                     recovery.cut = Some(cut);

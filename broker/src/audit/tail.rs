@@ -3,7 +3,7 @@
 //! kind of row; [`super::ledger`] and [`super::sync`] hold the lock.
 
 use super::clock::{Month, Step, Steps, Time};
-use super::frame::{self, CURRENT, FILE_MODE};
+use super::frame::{self, CURRENT};
 use super::ledger::Shared;
 use super::options::{Appended, AuditUnavailable, OnFailure};
 use super::recovery::End;
@@ -12,7 +12,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -262,8 +262,7 @@ impl Tail {
         let old = audit.join(format!("{month}.binlog"));
         // The background thread looks at the new file alone, so the old one is finished here: once a month.
         self.file.sync_all()?;
-        let file =
-            File::options().read(true).write(true).create(true).truncate(true).mode(FILE_MODE).open(&next)?;
+        let file = frame::create_anew(&next)?;
         file.sync_all()?;
         renameat2(AT_FDCWD, &current, AT_FDCWD, &old, RenameFlags::RENAME_NOREPLACE)?;
         if let Err(e) = fs::rename(&next, &current) {

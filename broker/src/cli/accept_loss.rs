@@ -3,15 +3,15 @@
 //! folder may have put links there.
 
 use super::client::Failure;
+use super::store_owner::become_owner;
 use super::{Context, output};
 use crate::audit::accept::{Damage, Loss, accept_loss, damage};
 use crate::audit::recovery::LedgerError;
 use crate::config::{Config, StartedBy};
 use clap::Args;
-use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
+use nix::unistd::{Uid, User, geteuid};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Go on without rows that are damaged or gone; what is left of them is kept aside, and a row says so (root only)
@@ -44,8 +44,8 @@ impl AcceptLoss {
             }
         };
         let by = by();
-        become_owner(&store)?;
-        let failed = |e: LedgerError| Failure::new(1, e.to_string());
+        let store = become_owner(&store).map_err(|e| Failure::new(1, e))?;
+        let failed = |e: LedgerError| Failure::new(1, with_advice(&e, &store));
         let Some(damage) = damage(&store).map_err(failed)? else {
             if context.json {
                 output::json(&json!({ "accepted": false, "store": store.display().to_string() }));
@@ -80,24 +80,14 @@ fn by() -> String {
     sudo.map_or_else(|| "root".to_owned(), |uid| format!("root, by sudo of {}", name(uid)))
 }
 
-/// Gives up being root for the user who owns the store, or, where it is gone, the folder that it was in.
-fn become_owner(store: &Path) -> Result<(), Failure> {
-    let folder = [Some(store), store.parent()].into_iter().flatten();
-    let Some((path, meta)) = folder.filter_map(|p| Some((p, p.symlink_metadata().ok()?))).next() else {
-        return Err(Failure::new(
-            1,
-            format!("there is neither {} nor the folder that it should be in", store.display()),
-        ));
-    };
-    if !meta.is_dir() {
-        return Err(Failure::new(1, format!("{} is no directory: name the store itself", path.display())));
+/// Something of root's in the store stops its owner, as it would stop the broker.
+fn with_advice(e: &LedgerError, store: &Path) -> String {
+    match e {
+        LedgerError::Io { error, .. } if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            format!("{e}; all of the store must be its user's: chown -R cyberos: {}", shown(store))
+        }
+        _ => e.to_string(),
     }
-    if meta.uid() == 0 {
-        return Ok(());
-    }
-    let (uid, gid) = (Uid::from_raw(meta.uid()), Gid::from_raw(meta.gid()));
-    let became = setgroups(&[gid]).and_then(|()| setgid(gid)).and_then(|()| setuid(uid));
-    became.map_err(|e| Failure::new(1, format!("cannot become uid {uid}, who owns {}: {e}", path.display())))
 }
 
 fn shown(path: &Path) -> String {

@@ -12,6 +12,7 @@ mod output;
 mod run;
 mod skill;
 mod skillfs;
+mod store_owner;
 mod up;
 
 use clap::{Parser, Subcommand};

@@ -59,6 +59,9 @@ pub enum FloorError {
     /// A record is not as it was written.
     #[error("the record {} is damaged: remove it when you have looked at the skill's versions", .0.display())]
     Damaged(PathBuf),
+    /// What stands for the lock is none.
+    #[error("the lock {} is no empty file of its own (it is a link, has a second name, or holds something): look at who put it there, then remove it", .0.display())]
+    StrangeLock(PathBuf),
     /// The kernel refused.
     #[error("the state folder {}: {doing}: {}; it must be writable by this user (--state DIR names another)", path.display(), errno.desc())]
     Io {
@@ -127,7 +130,7 @@ impl Floors {
     /// The lock of the folder: itself, or where others may read it a file of its own, which its user alone (and root) can
     /// open. What a stranger can open he can lock, and hold for ever.
     fn lock(&self, dir: &OwnedFd) -> Result<Flock<File>, FloorError> {
-        let mut file = self.lock_file(dir).map_err(|e| self.io("opening its lock", e))?;
+        let mut file = self.lock_file(dir)?;
         let start = Instant::now();
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -139,24 +142,32 @@ impl Floors {
         }
     }
 
-    fn lock_file(&self, dir: &OwnedFd) -> Result<File, Errno> {
-        let folder = fstat(dir)?;
+    fn lock_file(&self, dir: &OwnedFd) -> Result<File, FloorError> {
+        let failed = |e: Errno| self.io("opening its lock", e);
+        let folder = fstat(dir).map_err(failed)?;
         if beneath::permissions(&folder) & 0o077 == 0 {
-            return dir.try_clone().map(File::from).map_err(|e| beneath::errno(&e));
+            return dir.try_clone().map(File::from).map_err(|e| failed(beneath::errno(&e)));
         }
         let private = Mode::S_IRUSR | Mode::S_IWUSR;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = File::from(openat(dir, LOCK, flags, private)?);
-        let stat = fstat(&file)?;
-        if beneath::kind(&stat) != SFlag::S_IFREG {
-            return Err(Errno::EINVAL);
+        let strange = || FloorError::StrangeLock(self.path.join(LOCK));
+        let file = match openat(dir, LOCK, flags, private) {
+            Ok(file) => File::from(file),
+            Err(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO) => return Err(strange()),
+            Err(e) => return Err(failed(e)),
+        };
+        let stat = fstat(&file).map_err(failed)?;
+        // The folder's user could have put another name of root's file here, to be given it.
+        if beneath::kind(&stat) != SFlag::S_IFREG || stat.st_nlink != 1 || stat.st_size != 0 {
+            return Err(strange());
         }
         if stat.st_uid != folder.st_uid && geteuid().is_root() {
             // Root was here first; the folder's user must be able to open it.
-            fchown(&file, Some(Uid::from_raw(folder.st_uid)), Some(Gid::from_raw(folder.st_gid)))?;
+            let owner = (Uid::from_raw(folder.st_uid), Gid::from_raw(folder.st_gid));
+            fchown(&file, Some(owner.0), Some(owner.1)).map_err(failed)?;
         }
         if beneath::permissions(&stat) & 0o077 != 0 {
-            nix::sys::stat::fchmod(&file, private)?;
+            nix::sys::stat::fchmod(&file, private).map_err(failed)?;
         }
         Ok(file)
     }
