@@ -22,6 +22,19 @@ use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// Gives a tree to a user.
+fn give(tree: &Path, user: u32) {
+    succeeded(&Command::new("chown").arg("-R").arg(format!("{user}:{user}")).arg(tree).output().unwrap());
+}
+
+/// A command that a user without any rights of root's runs.
+fn as_user(user: u32, program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
+    command.arg(program);
+    command
+}
+
 #[test]
 fn what_was_never_certified_is_hidden() {
     let place = Place::new();

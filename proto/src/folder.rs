@@ -7,7 +7,7 @@
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat};
-use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::geteuid;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -46,6 +46,31 @@ impl core::fmt::Display for FolderError {
             FolderError::NotAFolder => f.write_str("is a file: name the skill's folder"),
             FolderError::Os(e) => f.write_str(e.desc()),
         }
+    }
+}
+
+/// Whether what lies in a folder may be copied to where everybody can read it, or be quoted; the error says why not and what
+/// to do. `top` is who owns the folder itself. Whoever can write there could link or move somebody else's file into it and
+/// have root publish that: root's own as well, for root leaves private files in other people's folders. What the folder's
+/// owner keeps private is the owner's to publish, unless it has a second name, which others may have given it.
+pub fn may_be_published(stat: &FileStat, top: u32) -> Result<(), &'static str> {
+    let folder = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits();
+    let everybodys = if folder { 0o005 } else { 0o004 };
+    if stat.st_mode & everybodys == everybodys {
+        return Ok(());
+    }
+    if !folder && stat.st_nlink > 1 {
+        return Err("has another name elsewhere (a hard link) and is not readable by everyone; \
+                    replace it by a copy of its own");
+    }
+    match (stat.st_uid == top, folder) {
+        (true, _) => Ok(()),
+        (false, false) => {
+            Err("is not readable by everyone and belongs to another user than the skill's folder; \
+                               if it may be public, chmod o+r it, or chown it to the folder's owner")
+        }
+        (false, true) => Err("is not open to everyone and belongs to another user than the skill's folder; \
+                              if it may be public, chmod o+rx it, or chown it to the folder's owner"),
     }
 }
 

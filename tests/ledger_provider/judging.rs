@@ -249,3 +249,56 @@ fn a_report_is_read_from_a_file_of_the_operators_and_never_quoted() {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), &report).unwrap();
     succeeded(&child.wait_with_output().unwrap());
 }
+
+#[test]
+fn a_secret_of_another_users_that_was_moved_into_the_skill_is_not_published() {
+    const VICTIM: u32 = 61_001;
+    const THIEF: u32 = 61_002;
+    let place = Place::new();
+    let skill = place.make("demo");
+    give(&skill, THIEF);
+    let shared = place.path("shared");
+    fs::create_dir(&shared).unwrap();
+    set_mode(&shared, 0o777);
+    let moved = |from: &Path, to: &Path| {
+        succeeded(&as_user(THIEF, "mv").arg(from).arg(to).output().unwrap());
+    };
+    let secret = |owner: u32, name: &str, mode: u32| {
+        let file = shared.join(name);
+        fs::write(&file, "---\nname: s3cret\n---\n").unwrap();
+        chown(&file, Some(owner), Some(owner)).unwrap();
+        set_mode(&file, mode);
+        file
+    };
+    // Root's own counts as well: root leaves private files in other people's folders.
+    for (owner, mode) in [(VICTIM, 0o600), (VICTIM, 0o640), (0, 0o600)] {
+        let token = skill.join("lib/token");
+        moved(&secret(owner, "token", mode), &token);
+        assert!(!as_user(THIEF, "cat").arg(&token).output().unwrap().status.success());
+        let said = place.refused("demo");
+        assert!(said.contains("lib/token") && said.contains("another user"), "{said}");
+        assert!(said.contains("chmod") && said.contains("chown") && !said.contains("s3cret"), "{said}");
+        assert_eq!(fs::read_dir(place.version("demo", "")).unwrap().count(), 0, "nothing is left of it");
+        fs::remove_file(&token).unwrap();
+    }
+    // A folder that is not everybody's hides what is in it.
+    let folder = skill.join("private");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("note"), "s3cret").unwrap();
+    set_mode(&folder, 0o711);
+    chown(&folder, Some(VICTIM), None).unwrap();
+    let said = place.refused("demo");
+    assert!(said.contains("private") && said.contains("chmod o+rx"), "{said}");
+    fs::remove_dir_all(&folder).unwrap();
+    // SKILL.md is read before anything is copied, and quoted.
+    let kept = place.path("kept.md");
+    fs::rename(skill.join("SKILL.md"), &kept).unwrap();
+    moved(&secret(VICTIM, "text", 0o600), &skill.join("SKILL.md"));
+    let said = place.refused("demo");
+    assert!(said.contains("SKILL.md") && said.contains("another user") && !said.contains("s3cret"), "{said}");
+    fs::rename(kept, skill.join("SKILL.md")).unwrap();
+    // What the folder's owner keeps private is the owner's to publish, and what everybody can read is nobody's secret.
+    set_mode(&skill.join("main"), 0o700);
+    moved(&secret(VICTIM, "public", 0o644), &skill.join("lib/public"));
+    assert_eq!(place.certify("demo", None)["version"], "v000001");
+}

@@ -75,11 +75,7 @@ impl Folder {
         if kind(&stat) != SFlag::S_IFREG {
             return Err(refused("is not a regular file"));
         }
-        if stat.st_nlink > 1 && stat.st_mode & 0o004 == 0 {
-            return Err(refused(
-                "has another name elsewhere (a hard link) and is not readable by everyone: put a copy there",
-            ));
-        }
+        folder::may_be_published(&stat, fstat(&self.fd)?.st_uid).map_err(refused)?;
         let mut bytes = Vec::new();
         file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes)

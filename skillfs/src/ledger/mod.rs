@@ -22,6 +22,7 @@ pub mod floor;
 pub mod keys;
 pub mod manifest;
 pub mod prune;
+pub mod removal;
 pub mod resolve;
 pub mod skill;
 pub mod skill_md;

@@ -5,9 +5,11 @@
 //! version goes in three steps, snapshot renamed to `.tmp-*` → manifest removed → the rest removed, after each of which all
 //! other versions are as good as before, and the next `certify` or `prune` takes away what is left.
 
+use super::beneath;
 use super::floor::Floor;
 use super::keys::TrustedKeys;
 use super::manifest::{Manifest, Version};
+use super::removal::{Removal, Stays};
 use super::skill::{Skill, VersionError, Versions};
 use super::snapshot;
 use super::tree::{self, Rules};
@@ -25,6 +27,14 @@ pub enum PruneError {
     /// What may be needed cannot be told.
     #[error("{0}; certify again first")]
     History(String),
+    /// Its snapshot may not be this version's to lose.
+    #[error(".skill-meta/versions: {version} is not removed: {why}")]
+    Stays {
+        /// The version.
+        version: Version,
+        /// What is in the way.
+        why: Stays,
+    },
     /// The kernel refused.
     #[error(".skill-meta/versions: removing {version}: {}", errno.desc())]
     Io {
@@ -52,7 +62,11 @@ pub fn prune(
     let newest: BTreeSet<Version> =
         versions.present.keys().rev().take(usize::try_from(keep).unwrap_or(usize::MAX)).copied().collect();
     let old = versions.present.keys().filter(|v| !newest.contains(v) && !needed.contains(v));
-    old.map(|v| remove(versions, *v).map(|()| *v)).collect()
+    let mut old = old.peekable();
+    let Some(first) = old.peek() else { return Ok(Vec::new()) };
+    let mut removal =
+        Removal::new(versions.dir()).map_err(|errno| PruneError::Io { version: **first, errno })?;
+    old.map(|v| remove(versions, *v, &mut removal).map(|()| *v)).collect()
 }
 
 fn needed(
@@ -98,15 +112,17 @@ fn live(skill: &Skill, versions: &Versions, keys: &TrustedKeys, newest: &Manifes
     std::iter::once(newest.clone()).chain(older()).find(|m| m.tree_digest == live).map(|m| m.version)
 }
 
-fn remove(versions: &Versions, version: Version) -> Result<(), PruneError> {
+fn remove(versions: &Versions, version: Version, removal: &mut Removal) -> Result<(), PruneError> {
     let io = |errno| PruneError::Io { version, errno };
     let dir = versions.dir();
     let aside = snapshot::temporary_name().map_err(io)?;
     let name = version.snapshot_name();
+    let stays = |why| PruneError::Stays { version, why };
+    let c_path = |name: &str| tree::c_path(name.as_bytes()).map_err(|e| io(beneath::errno(&e)));
+    removal.look(dir, &c_path(&name)?, Vec::new()).map_err(stays)?;
     // Held, so that a run beside this one does not remove it at the same time. That it can be held is not needed.
-    let _held = super::beneath::open_dir(dir, name.as_str())
-        .ok()
-        .map(|fd| Flock::lock(fd, FlockArg::LockExclusiveNonblock));
+    let _held =
+        beneath::open_dir(dir, name.as_str()).ok().map(|fd| Flock::lock(fd, FlockArg::LockExclusiveNonblock));
     match renameat2(dir, name.as_str(), dir, aside.as_str(), RenameFlags::RENAME_NOREPLACE) {
         Ok(()) | Err(Errno::ENOENT) => {}
         Err(e) => return Err(io(e)),
@@ -115,6 +131,5 @@ fn remove(versions: &Versions, version: Version) -> Result<(), PruneError> {
         Ok(()) | Err(Errno::ENOENT) => {}
         Err(e) => return Err(io(e)),
     }
-    snapshot::discard(dir, &aside);
-    Ok(())
+    removal.take(dir, &c_path(&aside)?, Vec::new()).map_err(stays)
 }

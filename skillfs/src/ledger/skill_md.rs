@@ -5,10 +5,11 @@
 //! are (`[1.8]`). What only `cyberos skill validate` can tell is left to it. No text of the file is quoted but names.
 
 use super::beneath::{self, shown};
+use cyberos_proto::folder::may_be_published;
 use cyberos_proto::ids::SkillName;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::{SFlag, fstat, fstatat};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -37,12 +38,11 @@ pub fn check(root: BorrowedFd<'_>, name: &SkillName, path: &Path) -> Result<Vec<
         SFlag::S_IFLNK => return Err(format!("{NAME} is a symlink: put the file itself there")),
         _ => return Err(format!("{NAME} is no regular file: put the skill's text there")),
     }
-    if stat.st_nlink > 1 && beneath::permissions(&stat) & 0o004 == 0 {
-        return Err(format!(
-            "{NAME} has another name elsewhere (a hard link) and is not readable by everyone; replace it by a copy of its own"
-        ));
-    }
-    let bytes = match beneath::read(root, NAME, MAX_FILE) {
+    // What was opened is what is judged: the name may lead to another file by now.
+    let read = fstat(root).and_then(|top| Ok((top.st_uid, beneath::open_file(root, NAME)?)));
+    let (owner, (file, stat)) = read.map_err(|e| format!("{NAME} cannot be read: {}", e.desc()))?;
+    may_be_published(&stat, owner).map_err(|why| format!("{NAME} {why}"))?;
+    let bytes = match beneath::read_open(file, MAX_FILE) {
         Ok(bytes) => bytes,
         Err(Errno::EFBIG) => return Err(format!("{NAME} is larger than 1 MiB, which no agent reads")),
         Err(e) => return Err(format!("{NAME} cannot be read: {}", e.desc())),

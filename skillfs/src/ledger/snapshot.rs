@@ -5,13 +5,14 @@
 //! file of its own, links are kept as they are: what SkillFS asks of a snapshot (`[9.6]`). Owners, times and extended
 //! attributes are not carried over.
 
-use super::beneath;
-use super::tree::{self, MAX_DEPTH, MAX_ENTRIES, Rules, TreeError, Visitor, c_path};
+use super::beneath::{self, shown};
+use super::removal::{Removal, Stays};
+use super::tree::{self, MAX_ENTRIES, Rules, TreeError, Visitor, c_path};
 use cyberos_proto::tree::Entry;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nix::unistd::symlinkat;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,16 +55,38 @@ pub fn take(skill: BorrowedFd<'_>, versions: BorrowedFd<'_>, name: &str) -> Resu
 }
 
 /// Removes what earlier runs left unfinished. What another run is still at (one with another key, or a prune) it holds
-/// locked, and that stays.
+/// locked, and that stays; so does what cannot be taken away safely or soon, of which the first is named.
 pub fn discard_unfinished(versions: BorrowedFd<'_>) {
     let Ok(names) = beneath::list(versions, MAX_ENTRIES) else { return };
+    let (mut first, mut left) = (None, 0);
+    let Ok(mut removal) = Removal::new(versions) else { return };
     for (name, _) in names {
-        let Some(name) = name.to_str().ok().filter(|n| n.starts_with(TEMPORARY)) else { continue };
-        let held = beneath::open(versions, name, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+        let Some(text) = name.to_str().ok().filter(|n| n.starts_with(TEMPORARY)) else { continue };
+        let held = beneath::open(versions, text, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
             .map(|fd| Flock::lock(fd, FlockArg::LockExclusiveNonblock));
-        if !matches!(held, Ok(Err((_, Errno::EAGAIN)))) {
-            discard(versions, name);
+        if matches!(held, Ok(Err((_, Errno::EAGAIN)))) {
+            continue;
         }
+        match removal.remove(versions, &name) {
+            Ok(()) => {}
+            // All that is left is for the next run.
+            Err(Stays::Later) => {
+                tracing::warn!(
+                    "left behind in .skill-meta/versions: {}: {}",
+                    shown(text.as_bytes(), 64),
+                    Stays::Later
+                );
+                break;
+            }
+            Err(why) => {
+                left += 1;
+                first.get_or_insert((text.to_owned(), why));
+            }
+        }
+    }
+    if let Some((name, why)) = first {
+        let more = if left > 1 { format!(" (and {} more)", left - 1) } else { String::new() };
+        tracing::warn!("left behind in .skill-meta/versions: {}{more}: {why}", shown(name.as_bytes(), 64));
     }
 }
 
@@ -77,24 +100,9 @@ pub fn temporary_name() -> Result<String, Errno> {
 /// Removes the file or folder `name`. What cannot be removed stays: nothing believes in a thing of such a name.
 pub fn discard(versions: BorrowedFd<'_>, name: &str) {
     let Ok(path) = c_path(name.as_bytes()) else { return };
-    if let Err(e) = remove(versions, &path, 0) {
-        tracing::warn!(name, "left behind in .skill-meta/versions: {}", e.desc());
+    if let Err(why) = Removal::new(versions).map_err(Stays::Os).and_then(|mut r| r.remove(versions, &path)) {
+        tracing::warn!("left behind in .skill-meta/versions: {}: {why}", shown(name.as_bytes(), 64));
     }
-}
-
-fn remove(dir: BorrowedFd<'_>, name: &std::ffi::CStr, depth: usize) -> Result<(), Errno> {
-    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-        Err(Errno::EISDIR | Errno::EPERM) if depth <= MAX_DEPTH + 1 => {}
-        Err(Errno::ENOENT) => return Ok(()),
-        done => return done,
-    }
-    let inner = beneath::open_dir(dir, name)?;
-    // A finished folder is 0555, in which not even its owner may remove anything (root may).
-    fchmod(&inner, Mode::S_IRWXU)?;
-    for (name, _) in beneath::list(&inner, MAX_ENTRIES)? {
-        remove(inner.as_fd(), &name, depth + 1)?;
-    }
-    unlinkat(dir, name, UnlinkatFlags::RemoveDir)
 }
 
 /// Writes what the walk sees. Its folder is its owner's alone (0700) until it is closed, so the paths in it are safe.

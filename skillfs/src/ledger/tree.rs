@@ -6,6 +6,7 @@
 //! their end exactly once; what was read is what the digest says.
 
 use super::beneath::{self, shown};
+use cyberos_proto::folder::may_be_published;
 use cyberos_proto::tree::{self, Entry, Kind, is_left_out};
 use nix::dir::Type;
 use nix::errno::Errno;
@@ -33,8 +34,8 @@ const BUFFER: usize = 64 << 10;
 pub enum Rules {
     /// A live folder: owners, modes and hard links are its own affair.
     Live,
-    /// A live folder that is about to be copied to where more people may read. A file with several names may be somebody
-    /// else's secret, linked here for a root process to publish, so it must be readable by everyone.
+    /// A live folder that is about to be copied to where more people may read. What not everybody can read may be somebody
+    /// else's secret, linked or moved here for a root process to publish ([`may_be_published`]).
     Publish,
     /// A snapshot (`[9.6]`): nothing writable by group or others, no file with other links, no set-id bits, no provider's
     /// folder inside, nor `.git`.
@@ -100,9 +101,10 @@ impl Visitor for Nothing {}
 
 /// Walks the tree below `root` and returns its entries, sorted by path, without the root and what is left out (`[0.1]`).
 pub fn walk(root: BorrowedFd<'_>, rules: Rules, visitor: &mut impl Visitor) -> Result<Vec<Entry>, TreeError> {
-    let mut walk =
-        Walk { root, rules, visitor, entries: Vec::new(), left: MAX_BYTES, buffer: vec![0; BUFFER] };
     let stat = fstat(root).map_err(|e| at(b".", e))?;
+    let owner = stat.st_uid;
+    let mut walk =
+        Walk { root, owner, rules, visitor, entries: Vec::new(), left: MAX_BYTES, buffer: vec![0; BUFFER] };
     walk.check_modes(b".", &stat)?;
     let mut dirs: Vec<Vec<u8>> = vec![Vec::new()];
     while let Some(path) = dirs.pop() {
@@ -126,6 +128,8 @@ pub fn digest_of(root: BorrowedFd<'_>, rules: Rules) -> Result<String, TreeError
 
 struct Walk<'a, V> {
     root: BorrowedFd<'a>,
+    /// Who owns the root.
+    owner: u32,
     rules: Rules,
     visitor: &'a mut V,
     entries: Vec<Entry>,
@@ -202,13 +206,6 @@ impl<V: Visitor> Walk<'_, V> {
     fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, whole: Vec<u8>) -> Result<(), TreeError> {
         let (mut file, stat) = beneath::open_file(dir, name).map_err(|e| at(&whole, e))?;
         self.check_modes(&whole, &stat)?;
-        if stat.st_nlink > 1 && self.rules == Rules::Publish && beneath::permissions(&stat) & 0o004 == 0 {
-            return Err(unfit(
-                &whole,
-                "has another name elsewhere (a hard link) and is not readable by everyone; \
-                 replace it by a copy of its own",
-            ));
-        }
         let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
         self.left = self.left.checked_sub(size).ok_or_else(|| {
             unfit(&whole, "brings the skill over the 256 MiB that it may have (holes count)")
@@ -263,8 +260,10 @@ impl<V: Visitor> Walk<'_, V> {
     }
 
     fn check_modes(&self, path: &[u8], stat: &FileStat) -> Result<(), TreeError> {
-        if self.rules != Rules::Snapshot {
-            return Ok(());
+        match self.rules {
+            Rules::Live => return Ok(()),
+            Rules::Publish => return may_be_published(stat, self.owner).map_err(|why| unfit(path, why)),
+            Rules::Snapshot => {}
         }
         if beneath::permissions(stat) & 0o7022 != 0 {
             return Err(unfit(path, "is writable by group or others, or has a set-id or sticky bit"));

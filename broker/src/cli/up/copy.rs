@@ -2,7 +2,8 @@
 //! is opened but below the folder's descriptor, no link is followed, and a file that is somebody's secret under another name
 //! is not made readable for all.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use cyberos_proto::folder::may_be_published;
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
@@ -28,28 +29,31 @@ pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
         nix::fcntl::open(to, FOLDER, Mode::empty())
     };
     let target = made().with_context(|| format!("cannot make {}", to.display()))?;
-    folder(&source, &target, from, 0)
+    let top = fstat(&source)?.st_uid;
+    folder(&source, &target, from, top, 0)
 }
 
-fn folder(source: &OwnedFd, target: &OwnedFd, path: &Path, depth: usize) -> Result<()> {
+/// `top` owns the folder that is copied.
+fn folder(source: &OwnedFd, target: &OwnedFd, path: &Path, top: u32, depth: usize) -> Result<()> {
     if depth > MAX_DEPTH {
         bail!("{} lies more than {MAX_DEPTH} folders deep", path.display());
     }
     for name in names(source).with_context(|| format!("cannot read {}", path.display()))? {
         let path = path.join(name.to_string_lossy().as_ref());
-        entry(source, target, &name, &path, depth)
+        entry(source, target, &name, &path, top, depth)
             .with_context(|| format!("cannot copy {}", path.display()))?;
     }
     Ok(())
 }
 
-fn entry(source: &OwnedFd, target: &OwnedFd, name: &CStr, path: &Path, depth: usize) -> Result<()> {
+fn entry(source: &OwnedFd, target: &OwnedFd, name: &CStr, path: &Path, top: u32, depth: usize) -> Result<()> {
     match kind(&fstatat(source, name, AtFlags::AT_SYMLINK_NOFOLLOW)?) {
         SFlag::S_IFDIR => {
             let inner = openat2(source, name, beneath(FOLDER))?;
+            public(&fstat(&inner)?, top)?;
             mkdirat(target, name, Mode::from_bits_truncate(0o755))?;
             let copy = openat(target, name, FOLDER, Mode::empty())?;
-            folder(&inner, &copy, path, depth + 1)
+            folder(&inner, &copy, path, top, depth + 1)
         }
         SFlag::S_IFREG => {
             let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -58,9 +62,7 @@ fn entry(source: &OwnedFd, target: &OwnedFd, name: &CStr, path: &Path, depth: us
             if kind(&stat) != SFlag::S_IFREG {
                 bail!("it changed while it was read");
             }
-            if stat.st_nlink > 1 && stat.st_mode & 0o004 == 0 {
-                bail!("it has another name elsewhere (a hard link) and is not readable by everyone");
-            }
+            public(&stat, top)?;
             let flags =
                 OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             let mut to = File::from(openat(target, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
@@ -71,6 +73,10 @@ fn entry(source: &OwnedFd, target: &OwnedFd, name: &CStr, path: &Path, depth: us
         SFlag::S_IFLNK => Ok(symlinkat(readlinkat(source, name)?.as_os_str(), target, name)?),
         _ => Ok(()),
     }
+}
+
+fn public(stat: &FileStat, top: u32) -> Result<()> {
+    may_be_published(stat, top).map_err(|why| anyhow!("it {why}"))
 }
 
 fn names(dir: &OwnedFd) -> nix::Result<Vec<CString>> {
