@@ -11,6 +11,8 @@
 //! Its epoch counts every seen mutation, decision and change of what is shown (`[0.1]`). No method waits for the
 //! kernel or a provider, except those whose name says `wait`; FUSE handlers call none of these.
 
+mod names;
+
 use crate::flips::Flips;
 use crate::stamps::Stamps;
 use crate::state::Skill;
@@ -26,7 +28,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Number of a skill in this process; it stays with the name, also when the skill goes and comes back.
+/// Number of a skill in this process; it stays with the name, also when a skill that was shown goes and comes back. None is
+/// given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SkillId(pub u32);
 
@@ -79,7 +82,10 @@ pub enum Installed {
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
     by_name: BTreeMap<SkillName, SkillId>,
-    skills: Vec<Skill>,
+    skills: BTreeMap<u32, Skill>,
+    next: u32,
+    /// Highest epoch of a name that was dropped: one that comes back does not count anew.
+    epoch: u64,
     /// When a skill last appeared or disappeared.
     names_changed: Option<SystemTime>,
 }
@@ -108,25 +114,6 @@ impl Mapping {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// The number of that name, known or new. A new one is no skill before it is touched as a [`Touch::Place`]: then it
-    /// is hidden and pending.
-    pub fn ensure(&self, name: &SkillName) -> SkillId {
-        let mut inner = self.lock();
-        if let Some(id) = inner.by_name.get(name) {
-            return *id;
-        }
-        let id = SkillId(u32::try_from(inner.skills.len()).unwrap_or(u32::MAX));
-        inner.skills.push(Skill::new(name.clone()));
-        inner.by_name.insert(name.clone(), id);
-        id
-    }
-
-    /// The number of that name, if it was ever seen.
-    pub fn find(&self, name: &str) -> Option<SkillId> {
-        let name = SkillName::new(name).ok()?;
-        self.lock().by_name.get(&name).copied()
     }
 
     /// The name of that number.
@@ -160,7 +147,7 @@ impl Mapping {
     /// Up to `most` shown skills from number `first` on, in the order of their numbers.
     pub fn shown_from(&self, first: u32, most: usize) -> Vec<(SkillId, SkillName, Arc<Tree>)> {
         let inner = self.lock();
-        let all = (first..).map_while(|n| Some((SkillId(n), inner.get(SkillId(n))?)));
+        let all = inner.skills.range(first..).map(|(n, s)| (SkillId(*n), s));
         all.filter_map(|(id, s)| Some((id, s.name.clone(), s.shown.clone()?))).take(most).collect()
     }
 
@@ -375,10 +362,10 @@ impl Mapping {
 
 impl Inner {
     fn get(&self, id: SkillId) -> Option<&Skill> {
-        self.skills.get(usize::try_from(id.0).ok()?)
+        self.skills.get(&id.0)
     }
 
     fn get_mut(&mut self, id: SkillId) -> Option<&mut Skill> {
-        self.skills.get_mut(usize::try_from(id.0).ok()?)
+        self.skills.get_mut(&id.0)
     }
 }

@@ -135,7 +135,10 @@ impl Resolver {
     }
 
     fn decide(&self, id: SkillId) -> Run {
-        let Some(name) = self.mapping.name(id) else { return Run::Decided };
+        let Some(name) = self.mapping.name(id) else {
+            self.watch.forget(id);
+            return Run::Decided;
+        };
         let mut before = None;
         let (whole, trusted) = self.mapping.must_watch(id);
         let mut need = Need { whole, snapshots: trusted.into_iter().collect() };
@@ -160,7 +163,10 @@ impl Resolver {
         let looks = self.sources.looks();
         let Some(found) = self.sources.find(name) else {
             self.mapping.gone(id);
-            self.watch.forget(id);
+            // What came back meanwhile was told of by a number that is not its own any more.
+            if self.watch.forget(id) && self.sources.find(name).is_some() {
+                self.watch.look_for(name);
+            }
             return Run::Decided;
         };
         if !found.is_skill && self.mapping.state(id).is_none() {

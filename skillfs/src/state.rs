@@ -14,6 +14,8 @@ const MAX_RUN_TOUCHES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Skill {
     pub(crate) name: SkillName,
+    /// Whose it was when it came, if that is a stranger.
+    pub(crate) stranger: Option<u32>,
     /// In no source, or only as a folder that is no skill.
     pub(crate) gone: bool,
     /// The live folder, once it was opened.
@@ -47,6 +49,7 @@ impl Skill {
     pub(crate) fn new(name: SkillName) -> Self {
         Skill {
             name,
+            stranger: None,
             gone: true,
             live: None,
             decision: None,

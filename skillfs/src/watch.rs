@@ -257,18 +257,24 @@ impl Watch {
         self.limits.is_ours(self.limits.class(directory))
     }
 
-    /// The skill is gone.
-    pub fn forget(&self, id: SkillId) {
-        self.discard(Who::Skill(id));
-        self.discard(Who::Beside(id));
+    /// The skill is gone. Answers whether its name is not known any more, since nothing of it was ever shown.
+    pub fn forget(&self, id: SkillId) -> bool {
+        let (skill, beside) = (self.discard(Who::Skill(id)), self.discard(Who::Beside(id)));
+        skill && beside && self.mapping.forget(id)
     }
 
-    fn discard(&self, who: Who) {
+    /// Looks for a skill of that name.
+    pub fn look_for(&self, name: &SkillName) {
+        self.consider(name);
+    }
+
+    fn discard(&self, who: Who) -> bool {
         self.part(who);
         let mut table = self.table();
         // What comes and goes too fast does not begin anew each time.
         if table.entries.get(&who).is_some_and(|entry| !entry.backoff.was_recent(Instant::now())) {
             table.entries.remove(&who);
         }
+        !table.entries.contains_key(&who)
     }
 }

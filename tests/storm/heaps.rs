@@ -142,3 +142,27 @@ fn what_the_kernel_has_no_queue_for_is_shown_when_it_has() {
     until("shown by itself", || read(bench.view("s/SKILL.md")).is_ok());
     until("and the source is watched", || watches(bench.pid()).1 == 2);
 }
+
+#[test]
+fn threat_a20_a_strangers_many_skills_leave_a_queue_for_another_strangers_one() {
+    let most = fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
+    let many = most.trim().parse::<usize>().unwrap() / 2;
+    let mut bench = Bench::of(1_899_999_014);
+    fs::set_permissions(bench.path("src"), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+    for n in 0..many {
+        bench.write(&format!("a-{n}/SKILL.md"), "x");
+        chown(bench.source(&format!("a-{n}")), Some(61_002), Some(61_002)).unwrap();
+    }
+    bench.mount(&[]);
+    bench.settle();
+    let (_, used) = watches(bench.pid());
+    assert!(used < many / 2, "{used} queues for one stranger's {many} skills");
+    bench.says_current("b");
+    bench.write("b/SKILL.md", "x");
+    chown(bench.source("b"), Some(61_003), Some(61_003)).unwrap();
+    until("the other's is shown", || read(bench.view("b/SKILL.md")).is_ok());
+    // Those who share a queue are still seen, each by itself.
+    bench.says_current("a-7");
+    bench.write("a-7/.skill-meta/manifest.json", "1");
+    until("one of the many is certified", || read(bench.view("a-7/SKILL.md")).is_ok());
+}

@@ -148,10 +148,11 @@ impl Watch {
         let mut table = self.table();
         let entry = table.entries.entry(who).or_default();
         entry.shown |= need.whole;
+        entry.stranger = self.limits.stranger(&live.root);
         if entry.mixed {
             class = Class::Several;
         }
-        if table.is_misplaced(who, class) {
+        if table.is_misplaced(who, class, &self.limits) {
             drop(table);
             // Nothing of it is watched for a moment, so it is not shown before it is decided anew.
             if let Who::Skill(id) = who {

@@ -24,10 +24,11 @@ use std::time::{Duration, Instant};
 const LONGEST_HOLD: Duration = Duration::from_secs(5);
 /// What an answer takes of a source's queue: a hundred entries or so.
 const GLANCE: usize = 4 << 10;
-/// Most names that are known at a time and since the start; those of strangers' folders leave half of them free.
+/// Most names that are known at a time, with those that were shown since the start; those of strangers' folders leave half
+/// of them free, and one stranger has an eighth of them at most.
 const MAX_NAMES: usize = 32_768;
 
-/// Most folders beside the skills that are watched.
+/// Most folders beside the skills that are watched; of strangers and of one stranger as with the names.
 const MAX_BESIDE: usize = 1024;
 
 /// What is known of one source.
@@ -38,6 +39,14 @@ pub(super) struct Root {
     backoff: Backoff,
     /// When it is watched again, if it is not.
     again: Option<Instant>,
+}
+
+/// Whether one more fits, if there are `all`, and `of_owner` of a stranger's.
+fn may_be_one_more(most: usize, all: usize, of_owner: usize, stranger: Option<u32>) -> bool {
+    match stranger {
+        Some(_) => all < most / 2 && of_owner < most / 8,
+        None => all < most,
+    }
 }
 
 impl Watch {
@@ -103,6 +112,14 @@ impl Watch {
     /// Something has the name of a skill, or has it no more. A skill that lies where it lay is not touched by it. Of a folder
     /// that is none, only the top is watched, so that it is seen when it becomes one.
     pub(super) fn consider(&self, name: &SkillName) {
+        // What comes back while its name is dropped must not be missed.
+        if self.consider_once(name) && self.sources.find(name).is_some() {
+            self.consider_once(name);
+        }
+    }
+
+    /// Whether the name is not known any more.
+    fn consider_once(&self, name: &SkillName) -> bool {
         let found = self.sources.find(name);
         let here = found.as_ref().and_then(|f| fstat(&f.directory).ok()).map(|st| identity(&st));
         let known = self.mapping.find(name.as_str());
@@ -112,19 +129,22 @@ impl Watch {
                 self.pass_over(id, &found.passed_over);
             }
             (Some(id), _) => self.report(id, &Touch::Place),
-            (None, None) => known.into_iter().for_each(|id| self.discard(Who::Beside(id))),
+            (None, None) => return known.is_some_and(|id| self.forget(id)),
             (None, Some(found)) => {
-                let ours = self.limits.is_ours(self.limits.class(&found.directory));
-                let Some(id) = self.admit(name, ours) else { return };
+                let Some(id) = self.admit(name, self.limits.stranger(&found.directory)) else { return false };
                 // It may become one before it is watched.
                 if !found.is_skill {
                     self.pass_over(id, &found.passed_over);
                 }
                 if found.is_skill || self.sources.find(name).is_some_and(|f| f.is_skill) {
                     self.report(id, &Touch::Place);
+                } else if !self.table().entries.contains_key(&Who::Beside(id)) {
+                    // Nobody watches it: it is found by its name, as it was now.
+                    self.mapping.forget(id);
                 }
             }
         }
+        false
     }
 
     /// Watches the tops of folders that have the skill's name and are none, and no others. Without a watch, one that becomes
@@ -140,11 +160,16 @@ impl Watch {
                 self.part(who)
             };
         }
-        let beside = table.entries.keys().filter(|w| matches!(w, Who::Beside(_))).count();
-        if beside >= MAX_BESIDE && !table.entries.contains_key(&who) {
+        let stranger = folders.iter().find_map(|folder| self.limits.stranger(folder));
+        let beside = || table.entries.iter().filter(|(w, _)| matches!(w, Who::Beside(_)));
+        let of_owner = beside().filter(|(_, entry)| entry.stranger == stranger).count();
+        if !table.entries.contains_key(&who)
+            && !may_be_one_more(MAX_BESIDE, beside().count(), of_owner, stranger)
+        {
             return tracing::debug!(?id, "too many folders beside the skills; seen at the next refresh");
         }
         let lane = table.assign(who, Class::Beside, &self.limits);
+        table.entries.entry(who).or_default().stranger = stranger;
         drop(table);
         let watch = |lane: &Lane| {
             let add = |folder: &OwnedFd| lane.add(who, &beneath::proc_path(folder), &Spot::Top).ok();
@@ -173,16 +198,36 @@ impl Watch {
     }
 
     /// A number for a new name, unless there are too many.
-    fn admit(&self, name: &SkillName, ours: bool) -> Option<SkillId> {
+    fn admit(&self, name: &SkillName, stranger: Option<u32>) -> Option<SkillId> {
         static SAID: AtomicBool = AtomicBool::new(false);
-        let most = if ours { MAX_NAMES } else { MAX_NAMES / 2 };
-        if self.mapping.find(name.as_str()).is_none() && self.mapping.ids().len() >= most {
-            if !SAID.swap(true, Ordering::Relaxed) {
-                tracing::warn!(skill = ?name, most, "not shown: there are, or were, too many skills");
+        let is_full = || {
+            let (all, of_owner) = self.mapping.count(stranger);
+            !may_be_one_more(MAX_NAMES, all, of_owner, stranger)
+        };
+        if self.mapping.find(name.as_str()).is_none() && is_full() {
+            self.drop_names();
+            if is_full() {
+                if !SAID.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(skill = ?name, owner = stranger, "not shown: there are, or were, too many skills");
+                }
+                return None;
             }
-            return None;
         }
-        Some(self.mapping.ensure(name))
+        Some(self.mapping.ensure_of(name, stranger))
+    }
+
+    /// Drops the names of what is gone, was never shown, and whose haste is forgotten.
+    fn drop_names(&self) {
+        let mut table = self.table();
+        let now = Instant::now();
+        table.entries.retain(|_, entry| !entry.is_idle(now));
+        let unwatched =
+            |id: &SkillId| [Who::Skill(*id), Who::Beside(*id)].iter().all(|w| !table.entries.contains_key(w));
+        let ids: Vec<SkillId> = self.mapping.ids().into_iter().filter(unwatched).collect();
+        drop(table);
+        for id in ids {
+            self.mapping.forget(id);
+        }
     }
 
     fn report_all(&self) {
@@ -270,5 +315,46 @@ impl Watch {
             self.report_all();
             self.discover();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flips::Flips;
+    use crate::mapping::Mapping;
+    use crate::view::{OnChange, OnFailure};
+    use std::sync::Arc;
+
+    #[test]
+    fn names_that_are_gone_and_were_never_shown_are_given_back() {
+        let mapping = Mapping::new(1, OnChange::Hide, OnFailure::Hide, Arc::new(Flips::default()));
+        let mut last = None;
+        for n in 0..3 * MAX_NAMES {
+            let name = SkillName::new(&format!("n{n}")).unwrap();
+            let id = mapping.ensure_of(&name, Some(61_002));
+            assert!(last < Some(id), "no number is given twice");
+            last = Some(id);
+            mapping.touch(id, &Touch::Place);
+            assert!(!mapping.forget(id), "it is still there");
+            mapping.gone(id);
+            assert!(
+                mapping.forget(id) && mapping.name(id).is_none() && mapping.find(name.as_str()).is_none()
+            );
+        }
+        assert_eq!(mapping.count(Some(61_002)), (0, 0));
+    }
+
+    #[test]
+    fn one_stranger_uses_up_no_other_strangers_names() {
+        let (mut all, mut owners) = (0, 0);
+        while may_be_one_more(MAX_NAMES, all, 0, Some(owners)) {
+            let mut own = 0;
+            while may_be_one_more(MAX_NAMES, all, own, Some(owners)) {
+                (all, own) = (all + 1, own + 1);
+            }
+            owners += 1;
+        }
+        assert!(owners >= 4 && may_be_one_more(MAX_NAMES, all, 0, None), "{owners} have used up {all}");
     }
 }

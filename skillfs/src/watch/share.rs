@@ -42,10 +42,11 @@ pub(super) struct Limits {
     ours: BTreeSet<u32>,
 }
 
-/// Watches in use by those who are not ours, and by those that were never shown.
+/// Watches in use by those who are not ours, by the same owner of these, and by those that were never shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Used {
     pub(super) by_strangers: usize,
+    pub(super) by_owner: usize,
     pub(super) never_shown: usize,
 }
 
@@ -99,19 +100,47 @@ impl Limits {
         }
     }
 
-    /// Whether one more instance may be made for one of this class: while there are many, for each skill one.
+    /// Whose a stranger's directory is, whoever else can write in it; none if it is ours.
+    pub(super) fn stranger(&self, directory: impl AsFd) -> Option<u32> {
+        match self.is_ours(self.class(&directory)) {
+            true => None,
+            false => Some(fstat(&directory).map_or(u32::MAX, |st| st.st_uid)),
+        }
+    }
+
+    /// Whether strangers of this class have all the instances that one class of them gets.
+    pub(super) fn is_full(&self, class: Class, of_class: usize) -> bool {
+        !self.is_ours(class) && of_class >= (self.instances / 8).max(1)
+    }
+
+    /// Whether one of this class may be watched by an instance of that one.
+    pub(super) fn fits(&self, class: Class, lane: Class) -> bool {
+        lane == class
+            || match (class, self.is_ours(class)) {
+                (Class::Source | Class::Beside, _) => false,
+                (_, true) => lane != Class::Source && self.is_ours(lane),
+                (_, false) => matches!(lane, Class::Several | Class::Fast),
+            }
+    }
+
+    /// Whether one more instance may be made for one of this class: while there are many, for each skill one. One owner
+    /// gets few of them: the others of his skills share these.
     pub(super) fn one_more_lane(&self, class: Class, lanes: Lanes) -> bool {
         let enough = class != Class::Beside
             && lanes.all + RESERVED < self.instances
+            && !self.is_full(class, lanes.of_class)
             && (self.is_ours(class) || lanes.of_strangers < self.instances / 2);
         enough || (lanes.of_class == 0 && !matches!(class, Class::Owner(_)) && lanes.all < self.instances)
     }
 
-    /// Most directories of a skill that is, or is to be, shown.
+    /// Most directories of a skill that is, or is to be, shown. A stranger's share is for all of his skills together.
     pub(super) fn most(&self, class: Class, used: Used) -> usize {
         let share = match self.is_ours(class) {
             true => self.watches / 2,
-            false => (self.watches / 8).min((self.watches / 2).saturating_sub(used.by_strangers)),
+            false => {
+                let of_owner = (self.watches / 8).saturating_sub(used.by_owner);
+                of_owner.min((self.watches / 2).saturating_sub(used.by_strangers))
+            }
         };
         share.min(MAX_DIRECTORIES)
     }
@@ -134,20 +163,30 @@ mod tests {
     fn strangers_cannot_use_up_watches_or_instances() {
         let limits = limits();
         let stranger = Class::Owner(61_777);
-        let (mut used, mut skills) = (Used::default(), 0);
+        let (mut used, mut owners) = (Used::default(), 0);
         while limits.most(stranger, used) > 0 {
-            used.by_strangers += limits.most(stranger, used);
-            skills += 1;
+            // One owner, with as many skills as he likes.
+            while limits.most(stranger, used) > 0 {
+                let most = limits.most(stranger, used);
+                used.by_owner += most;
+                used.by_strangers += most;
+            }
+            used.by_owner = 0;
+            owners += 1;
         }
-        assert!(used.by_strangers <= limits.watches / 2 && skills >= 4, "{used:?}");
+        assert!(used.by_strangers <= limits.watches / 2, "{used:?}");
+        assert!(owners >= 4, "{owners} owners have used up the half of all strangers");
         assert_eq!(limits.most(Class::Owner(0), used), MAX_DIRECTORIES);
         assert_eq!(limits.most(Class::Owner(1000), used), MAX_DIRECTORIES);
         let mut lanes = Lanes::default();
         while limits.one_more_lane(stranger, lanes) {
             lanes.all += 1;
             lanes.of_strangers += 1;
+            lanes.of_class += 1;
         }
-        assert!(lanes.of_strangers <= limits.instances / 2);
+        assert!((1..=limits.instances / 8).contains(&lanes.of_strangers), "{lanes:?}");
+        lanes.of_class = 0;
+        assert!(limits.one_more_lane(Class::Owner(61_778), lanes), "another one gets his");
         assert!(limits.one_more_lane(Class::Owner(0), lanes));
         // When all are taken there is still one for what is everybody's, and one for what was too fast.
         lanes.all = limits.instances - RESERVED;

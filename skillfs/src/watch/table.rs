@@ -33,6 +33,8 @@ impl Slot {
 pub(super) struct Entry {
     lane: Option<u64>,
     class: Option<Class>,
+    /// Whose it is, if that is a stranger.
+    pub(super) stranger: Option<u32>,
     /// Watches that it has.
     pub(super) watches: usize,
     /// Whether it was ever shown.
@@ -45,6 +47,21 @@ pub(super) struct Entry {
     pub(super) mixed: bool,
     /// When it is tried again because the kernel had no watch or no instance left, and how often it was.
     starved: Option<(Instant, u32)>,
+}
+
+impl Entry {
+    /// Whether there is nothing to be remembered of it.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.lane.is_none() && self.starved.is_none() && !self.shown && !self.backoff.was_recent(now)
+    }
+
+    /// Who it shares a lane with: what was too fast not long ago, with its like.
+    fn put_with(&self, who: Who, class: Class) -> Class {
+        match who {
+            Who::Skill(_) if self.backoff.was_recent(Instant::now()) => Class::Fast,
+            _ => class,
+        }
+    }
 }
 
 /// All of it.
@@ -88,28 +105,37 @@ impl Table {
     }
 
     /// Whether its lane is not one for its class: it must leave it first.
-    pub(super) fn is_misplaced(&self, who: Who, class: Class) -> bool {
-        let slot = self.entries.get(&who).and_then(|e| self.lanes.get(&e.lane?));
-        slot.is_some_and(|slot| slot.class != class && slot.members > 1)
+    pub(super) fn is_misplaced(&self, who: Who, class: Class, limits: &Limits) -> bool {
+        let Some(entry) = self.entries.get(&who) else { return false };
+        let class = entry.put_with(who, class);
+        let slot = entry.lane.and_then(|number| self.lanes.get(&number));
+        slot.is_some_and(|slot| {
+            let full = || limits.is_full(class, self.count(|c| c == class));
+            !limits.fits(class, slot.class) && (slot.members > 1 || full())
+        })
+    }
+
+    fn count(&self, of: impl Fn(Class) -> bool) -> usize {
+        self.lanes.values().filter(|slot| of(slot.class)).count()
     }
 
     /// The lane that it has, or one for that class: its own while there are enough, else one that it shares with its like.
     /// Strangers never share one with those who are ours.
     pub(super) fn assign(&mut self, who: Who, class: Class, limits: &Limits) -> Result<Arc<Lane>, Errno> {
-        let now = Instant::now();
         let entry = self.entries.entry(who).or_default();
         entry.class = Some(class);
+        let class = entry.put_with(who, class);
         if let Some(number) = entry.lane
             && let Some(slot) = self.lanes.get_mut(&number)
         {
-            slot.class = class;
+            if !limits.fits(class, slot.class) {
+                slot.class = class;
+            }
             return Ok(slot.lane.clone());
         }
-        let class =
-            if entry.backoff.was_recent(now) && matches!(who, Who::Skill(_)) { Class::Fast } else { class };
         let number = match self.new_lane(class, limits) {
             Ok(number) => number,
-            Err(errno) => self.shared(class, limits).ok_or(errno)?,
+            Err(errno) => self.shared(class, limits).or_else(|| self.with_any(class, limits)).ok_or(errno)?,
         };
         let slot = self.lanes.get_mut(&number).ok_or(Errno::EMFILE)?;
         slot.members += 1;
@@ -119,11 +145,10 @@ impl Table {
     }
 
     fn new_lane(&mut self, class: Class, limits: &Limits) -> Result<u64, Errno> {
-        let count = |of: &dyn Fn(Class) -> bool| self.lanes.values().filter(|s| of(s.class)).count();
         let lanes = Lanes {
             all: self.lanes.len(),
-            of_strangers: count(&|c| !limits.is_ours(c)),
-            of_class: count(&|c| c == class),
+            of_strangers: self.count(|c| !limits.is_ours(c)),
+            of_class: self.count(|c| c == class),
         };
         if !limits.one_more_lane(class, lanes) {
             return Err(Errno::EMFILE);
@@ -141,11 +166,21 @@ impl Table {
             let fitting = self.lanes.iter().filter(|(_, slot)| of(slot.class));
             fitting.min_by_key(|(_, slot)| slot.members).map(|(number, _)| *number)
         };
-        let ours = limits.is_ours(class);
-        least(&|c| c == class).or_else(|| match (class, ours) {
-            (Class::Source | Class::Beside, _) => None,
-            (_, true) => least(&|c| c != Class::Source && limits.is_ours(c)),
-            (_, false) => least(&|c| matches!(c, Class::Several | Class::Fast)),
+        least(&|c| c == class).or_else(|| least(&|c| limits.fits(class, c)))
+    }
+
+    /// For a stranger when others have all lanes: the one that is kept for several, or else any of strangers', which is
+    /// several's from then on.
+    fn with_any(&mut self, class: Class, limits: &Limits) -> Option<u64> {
+        if limits.is_ours(class) || class == Class::Beside {
+            return None;
+        }
+        self.new_lane(Class::Several, limits).ok().or_else(|| {
+            let of_strangers =
+                self.lanes.iter_mut().filter(|(_, s)| !s.is_root() && !limits.is_ours(s.class));
+            let (number, slot) = of_strangers.min_by_key(|(_, slot)| slot.members)?;
+            slot.class = Class::Several;
+            Some(*number)
         })
     }
 
@@ -168,9 +203,13 @@ impl Table {
     /// Watches of others than `who`.
     pub(super) fn used(&self, who: Who, limits: &Limits) -> Used {
         let mut used = Used::default();
+        let owner = self.entries.get(&who).and_then(|entry| entry.stranger);
         for (_, entry) in self.entries.iter().filter(|(w, _)| **w != who) {
             if !entry.class.is_some_and(|c| limits.is_ours(c)) {
                 used.by_strangers += entry.watches;
+            }
+            if owner.is_some() && entry.stranger == owner {
+                used.by_owner += entry.watches;
             }
             if !entry.shown {
                 used.never_shown += entry.watches;
