@@ -70,3 +70,39 @@ fn threat_a23_who_takes_record_locks_without_end_is_ended_and_told_so_and_a_data
     let ran = up.run("database", &[]);
     assert_eq!((ran.exit, ran.stdout.as_str()), (0, "9999\n"), "{ran}");
 }
+
+/// A child that shares its parent's table of files: its locks would stay, and name a process that is no more. Beside it,
+/// every way in which programs do start processes and threads.
+const SHARED_TABLE: &str = r#"#!/usr/bin/python3 -I
+import ctypes, errno, os, platform, signal, subprocess, threading
+libc = ctypes.CDLL(None, use_errno=True)
+number = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+FILES, FS, VM_AND_VFORK, HIGH = 0x400, 0x200, 0x4100, 1 << 32
+def clone(flags):
+    child = libc.syscall(ctypes.c_long(number), ctypes.c_ulong(flags | signal.SIGCHLD), *[ctypes.c_long(0)] * 4)
+    if child == 0:
+        os._exit(0)
+    if child < 0:
+        return errno.errorcode[ctypes.get_errno()]
+    return os.waitpid(child, 0)[1]
+print(*[clone(flags) for flags in (FILES, FILES | FS, FILES | VM_AND_VFORK, FILES | HIGH, 0, FS)], flush=True)
+child = os.fork()
+if child == 0:
+    os._exit(3)
+print("fork", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 4"], {})
+print("posix_spawn", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print("vfork", subprocess.run(["/bin/sh", "-c", "exit 5"]).returncode)
+thread = threading.Thread(target=lambda: print("thread", 6))
+thread.start()
+thread.join()
+"#;
+
+#[test]
+fn threat_a23_no_child_shares_its_parents_table_of_files_and_threads_fork_and_posix_spawn_go_on() {
+    let up =
+        Up::new(|source| drop(Skill { id: "table", main: SHARED_TABLE, ..Skill::default() }.write(source)));
+    let ran = up.run("table", &[]);
+    let right = "EPERM EPERM EPERM EPERM 0 0\nfork 3\nposix_spawn 4\nvfork 5\nthread 6\n";
+    assert_eq!((ran.exit, ran.stdout.as_str()), (0, right), "{ran}");
+}

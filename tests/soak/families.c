@@ -62,6 +62,16 @@ static int lock_with(long i, int command) {
 }
 static int record_locks(long i) { return lock_with(i, F_SETLK); }
 static int descriptor_locks(long i) { return lock_with(i, F_OFD_SETLK); }
+/* They stay with the table of files, of which the parent has the same, and name a process that is no more. */
+static int locks_of_the_gone(long i) {
+    static int fd = -1;
+    if (i == 0) fd = file(0);
+    long child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
+    for (long n = 0; child == 0 && n < 1000; n++) lock.l_start = 2 * (1000 * i + n), fcntl(fd, F_SETLK, &lock);
+    if (child == 0) _exit(0);
+    return child < 0 || waitpid((pid_t)child, NULL, 0) < 0 ? -1 : 0;
+}
 static int flocks(long i) {
     int fd = file(i);
     return fd < 0 ? -1 : flock(fd, LOCK_SH);
@@ -463,6 +473,7 @@ static int the_rest(long i) {
 
 static const struct family { const char *name; int (*step)(long); const char *calls; } FAMILIES[] = {
     {"record_locks", record_locks, "fcntl"},
+    {"locks_of_the_gone", locks_of_the_gone, "clone fcntl"},
     {"descriptor_locks", descriptor_locks, "fcntl"}, {"flocks", flocks, "flock"}, {"leases", leases, "fcntl"},
     {"directory_notes", directory_notes, "fcntl"}, {"acls", acls, "setxattr lsetxattr fsetxattr"},
     {"attributes", attributes, "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr"},
