@@ -11,6 +11,8 @@ mod history;
 mod judging;
 #[path = "support/ledger.rs"]
 mod ledger;
+#[path = "ledger_provider/owners.rs"]
+mod owners;
 #[path = "ledger_provider/tampering.rs"]
 mod tampering;
 
