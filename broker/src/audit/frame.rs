@@ -229,7 +229,7 @@ pub fn read_head(store: &Path) -> io::Result<Option<u64>> {
 /// Replaces HEAD. The new file is on the disk before it gets the name, so that a crash leaves the old or the new one.
 ///
 /// The two files change places, and what was HEAD is written over the next time: that takes no block and no inode, and
-/// so works on a full disk. Where a file system can't exchange names, [`RESERVE`] is given back for the new file.
+/// so works on a full disk. Where a file system can't exchange names, the reserve is given back for the new file.
 pub fn write_head(store: &Path, seq: u64) -> io::Result<()> {
     match exchange_head(store, seq) {
         Err(e) if full(&e) && fs::remove_file(store.join(RESERVE)).is_ok() => exchange_head(store, seq),

@@ -46,7 +46,7 @@ pub const HERE: [&str; 4] = ["Bash", "MemoryEmit", "MemoryRead", "Read"];
 /// What a tool answers, or why it failed (−32000).
 pub type ToolResult = Result<Map<String, Value>, ToolError>;
 
-/// A tool ran and failed. Some reasons mean more than that: [`TIMED_OUT`], and those of [`is_quota`].
+/// A tool ran and failed. Some reasons mean more than that: [`TIMED_OUT`], and those of `is_quota`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolError {
     /// A word that programs can compare (`not_found`, `timeout`, …).

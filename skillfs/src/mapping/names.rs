@@ -5,7 +5,7 @@ use crate::state::Skill;
 use cyberos_proto::ids::SkillName;
 
 impl Mapping {
-    /// The number of that name, known or new. A new one is no skill before it is touched as a [`Touch::Place`]: then it
+    /// The number of that name, known or new. A new one is no skill before it is touched as a `Touch::Place`: then it
     /// is hidden and pending.
     pub fn ensure(&self, name: &SkillName) -> SkillId {
         self.ensure_of(name, None)
