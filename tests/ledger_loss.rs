@@ -13,6 +13,7 @@ use cyberos_broker::audit::accept::{LOSS_ACCEPTED, accept_loss};
 use cyberos_broker::audit::frame;
 use cyberos_broker::audit::recovery::LedgerError;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -111,7 +112,10 @@ fn a_store_that_is_removed_is_found_beside_the_broker_and_refused_at_a_start_unt
     let mut up = up();
     assert_eq!(up.run("writer", &[]).exit, 0);
     let store = broker_store(&up);
-    fs::remove_dir_all(&store).unwrap();
+    // The broker may put a HEAD into it meanwhile, and then it is not empty.
+    while let Err(e) = fs::remove_dir_all(&store) {
+        assert_eq!(e.kind(), ErrorKind::DirectoryNotEmpty, "{e}");
+    }
     let said = up.cyberos(&["audit", "verify"]);
     assert!(said.exit == 3 && said.stdout.contains("there is no ledger any more"), "{said}");
     up.stop();
