@@ -54,6 +54,9 @@ fn case_182_a_file_may_be_as_large_as_tmp_and_each_limit_is_named_for_what_it_is
         ("tight", "x-tmp-mb: 512\nx-memory-mb: 64\n"),
     ]);
     let sh = |skill: &str, script: &str| up.run(skill, &["/bin/sh", "-c", script]);
+    // A line of its own, also after half a line of the program's.
+    let ran = sh("plain", "printf 'half a line' >&2; kill -ABRT $$");
+    assert!(ran.stderr.starts_with("half a line\ncyberos: the skill: ended by SIGABRT"), "{ran}");
     let ran = sh("large", "head -c 300000000 /dev/zero >/tmp/f && stat -c %s /tmp/f; ulimit -f");
     assert_eq!(
         (ran.exit, ran.stdout.as_str(), ran.stderr.as_str()),

@@ -6,6 +6,7 @@ use crate::terminal::{escape_for_terminal, escape_json, escape_line, quoted};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prints to standard output. A reader that has gone (`| head`) ends this command quietly, as SIGPIPE would have.
 pub(super) fn put(text: std::fmt::Arguments<'_>) {
@@ -30,9 +31,26 @@ macro_rules! text_out {
     ($($part:tt)*) => { $crate::cli::output::put(format_args!($($part)*)) };
 }
 
-/// One line to standard error. That somebody has closed it keeps this command from nothing.
+/// One line to standard error.
 macro_rules! note {
-    ($($part:tt)*) => {{ use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($part)*); }};
+    ($($part:tt)*) => { $crate::cli::output::put_note(format_args!($($part)*)) };
+}
+
+/// Whether what a skill has printed to standard error ends in the middle of a line.
+static AMID_LINE: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line of its own to standard error, also after half a line of a skill's. That somebody has closed it keeps this
+/// command from nothing.
+pub(super) fn put_note(text: std::fmt::Arguments<'_>) {
+    let end_theirs = if AMID_LINE.swap(false, Ordering::Relaxed) { "\n" } else { "" };
+    let _ = writeln!(std::io::stderr(), "{end_theirs}{text}");
+}
+
+/// Notes what of a skill's has gone to standard error.
+pub(super) fn relayed_to_stderr(bytes: &[u8]) {
+    if let Some(last) = bytes.last() {
+        AMID_LINE.store(*last != b'\n', Ordering::Relaxed);
+    }
 }
 
 pub(super) use line;

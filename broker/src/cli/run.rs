@@ -110,6 +110,11 @@ impl Conversation {
             if let (FrameKind::Stdout | FrameKind::Stderr, bytes) = &frame {
                 keep_last(&mut last_words, bytes);
             }
+            match &frame {
+                (FrameKind::Stderr, bytes) => output::relayed_to_stderr(bytes),
+                (FrameKind::Stdout, bytes) if self.json => output::relayed_to_stderr(bytes),
+                _ => {}
+            }
             match frame {
                 (FrameKind::Stdout, bytes) if self.json => err.write(&mut std::io::stderr(), &bytes)?,
                 (FrameKind::Stdout, bytes) => {
