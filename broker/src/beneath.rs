@@ -5,8 +5,7 @@
 //! opens no device and waits for no FIFO), looked at, its name read back and matched again, and only then opened by
 //! way of the pin. It knows no rule: [`resolve`] is handed the one that must still admit the name.
 
-use crate::call::FileTarget;
-use crate::tools::ToolError;
+use crate::call::ToolError;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, SFlag, fstat};
@@ -15,6 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How often a look-up that a rename disturbed is tried again before it counts as refused.
 const TRIES: usize = 8;
@@ -32,6 +32,19 @@ const KERNEL_STATE: &[FsType] = &[
     statfs::DEVPTS_SUPER_MAGIC,
     statfs::BPF_FS_MAGIC,
 ];
+
+/// A file that matched a rule by name (`[4.4]`). It must still match after it has been opened.
+#[derive(Clone, Debug)]
+pub struct FileTarget {
+    /// The lexically normalised absolute path.
+    pub path: PathBuf,
+    /// The rule's literal root, as a path.
+    pub root: PathBuf,
+    /// The root, held open since the grants were compiled; none if it was absent then (then nothing is given).
+    pub root_fd: Option<Arc<OwnedFd>>,
+    /// The path below the root; empty for the root itself.
+    pub below: PathBuf,
+}
 
 /// A regular file or directory inside the grant, held.
 #[derive(Debug)]
@@ -176,7 +189,6 @@ mod tests {
     use nix::unistd::mkfifo;
     use std::io::Read;
     use std::os::unix::fs::symlink;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// A granted tree beside a secret one.

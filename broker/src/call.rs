@@ -1,13 +1,11 @@
 //! The words of one tool call, shared by everyone on its line: who calls ([`Invocation`]), what was asked
-//! ([`Call`]), what it would touch ([`Subject`]), what it may touch ([`Target`]), and why not ([`Refusal`]).
-//! It knows no rule and no tool.
+//! ([`Call`]), what it would do ([`Plan`]), why not ([`Refusal`]), and how it failed ([`ToolError`]). It knows no rule
+//! and no tool.
 
 use cyberos_proto::ids::{InvocationId, TenantId};
 use serde_json::{Map, Value};
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::time::Duration;
 
 /// A W3C trace id: 16 bytes, not all zero, written as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,26 +47,70 @@ pub struct Invocation {
     pub sync_private: bool,
 }
 
-/// One `tool.call`, as asked; its parameters had the right JSON types.
+/// One `tool.call`, as asked.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// 1, 2, … within the invocation.
     pub number: u64,
     /// Name as given, known or not.
     pub tool: String,
-    /// Arguments as given.
+    /// Arguments as given; its plan takes them.
     pub args: Map<String, Value>,
     /// SHA-256 of the canonical JSON of the arguments (`[6.2]`), 64 hex digits.
     pub args_hash: String,
     /// `traceparent` as given, not yet checked.
     pub traceparent: Option<Value>,
+    /// What is wrong with the request itself, whatever it asks for.
+    pub wrong: Option<Wrong>,
 }
 
-/// What a call would touch, as its tool reads it from the arguments. Paths are as asked, not yet canonical.
+/// What may be wrong with a request as such.
+#[derive(Clone, Debug)]
+pub enum Wrong {
+    /// Its parameters cannot be read: the message of −32602.
+    Params(String),
+    /// It is too large, or too heavy, to be read at all: why.
+    Unread(String),
+}
+
+impl Call {
+    /// A call of which nothing is known yet.
+    pub fn unread() -> Self {
+        Call {
+            number: 0,
+            tool: String::new(),
+            args: Map::new(),
+            args_hash: String::new(),
+            traceparent: None,
+            wrong: None,
+        }
+    }
+}
+
+/// What a call would do, read once from the arguments that were hashed. A tool makes it; only a permit lets it be done.
+#[derive(Debug)]
+pub struct Plan<W> {
+    /// What it would touch. The permit has a handle for each, in this order.
+    pub accesses: Vec<Access>,
+    /// Bytes that it would write at least: a call that the invocation's quota has no room for is refused before it starts
+    /// (`[2.8]`). What it takes in the end is counted where it writes.
+    pub writes: u64,
+    /// Rows of its own that the call may owe, beside those that every call has.
+    pub rows_owed: usize,
+    /// The parsed arguments, ready to be run.
+    pub work: W,
+}
+
+impl<W> Plan<W> {
+    /// One that writes nothing and owes no rows.
+    pub fn new(accesses: Vec<Access>, work: W) -> Self {
+        Plan { accesses, writes: 0, rows_owed: 0, work }
+    }
+}
+
+/// One thing that a call would touch, as asked for: its name is not yet canonical.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject {
-    /// Nothing that needs a rule beyond the tool's name.
-    Nothing,
+pub enum Access {
     /// A memory file.
     Memory(String),
     /// A memory file whose name the tool has made up, to be used once.
@@ -78,32 +120,10 @@ pub enum Subject {
         /// What all that the tool would make up for such a call matches.
         pattern: String,
     },
-    /// A file of the host.
+    /// A file of the host, to read.
     File(String),
-}
-
-/// What a permitted call may touch. It holds what the rule held, so that no name is looked up twice.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// Nothing.
-    Nothing,
-    /// The canonical memory path (`memories/…`).
-    Memory(String),
-    /// A file, to be opened by `beneath` and by nobody else.
-    File(FileTarget),
-}
-
-/// A file that matched a rule by name (`[4.4]`). It must still match after it has been opened.
-#[derive(Clone, Debug)]
-pub struct FileTarget {
-    /// The lexically normalised absolute path.
-    pub path: PathBuf,
-    /// The rule's literal root, as a path.
-    pub root: PathBuf,
-    /// The root, held open since the grants were compiled; none if it was absent then (then nothing is given).
-    pub root_fd: Option<Arc<OwnedFd>>,
-    /// The path below the root; empty for the root itself.
-    pub below: PathBuf,
+    /// A sandbox with the granted directories.
+    Sandbox,
 }
 
 /// The class of a refusal: `error.message` of −32603 (`[3.4]`).
@@ -169,4 +189,38 @@ impl From<Denial> for Refusal {
     fn from(d: Denial) -> Self {
         Refusal::Denied(Box::new(d))
     }
+}
+
+/// What a tool answers, or why it failed (−32000).
+pub type ToolResult = Result<Map<String, Value>, ToolError>;
+
+/// A tool ran and failed. Some reasons mean more than that: [`TIMED_OUT`], and those of quotas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolError {
+    /// A word that programs can compare (`not_found`, `timeout`, …).
+    pub reason: &'static str,
+    /// A sentence for the skill's author.
+    pub message: String,
+}
+
+impl ToolError {
+    /// What a skill learns of a fault of ours.
+    pub(crate) fn internal() -> Self {
+        ToolError { reason: "internal", message: "the tool failed; the operator's log says how".to_owned() }
+    }
+}
+
+/// The reason of a call that ran out of its own time; its row says `timeout`.
+pub const TIMED_OUT: &str = "timeout";
+/// Reasons of a call that found a quota used up once it ran: it is answered and recorded as a refusal of class
+/// `quota_exceeded` (`[3.4]`).
+pub const WRITE_QUOTA: &str = "write_quota";
+/// The same, the tenant's.
+pub const MEMORY_QUOTA: &str = "memory_quota";
+/// The same, for want of space.
+pub const DISK_LOW: &str = "disk_low";
+
+/// Whole milliseconds, as rows and answers have them.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

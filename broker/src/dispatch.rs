@@ -1,23 +1,22 @@
-//! The straight line of one request: method → [`Grants::decide`] → file pinned → `Audit::started` → `Tool::invoke` →
-//! completed → reply (`[3.2]`, `[4.1]`). It holds what is counted within one invocation and knows no socket; `session`
-//! hands it requests and takes replies away.
+//! Conducts one request: method → for `tool.call`, [`grants::admit`](crate::grants::admit) → `Audit::started` → the plan's
+//! work → completed → reply (`[3.2]`, `[4.1]`). It judges nothing and knows no socket; `session` hands it requests and takes
+//! replies away.
 
-mod line;
 mod params;
+mod tool_call;
 
 use crate::audit::Audit;
-use crate::call::{Call, DenialClass, Invocation};
-use crate::grants::Grants;
-use crate::memory::Meter;
-use crate::rooms::{Held, Rooms};
+use crate::blocking_pool::BlockingPool;
+use crate::call::{Call, Invocation, Wrong};
+use crate::grants::{Grants, Phase, State, Totals};
+use crate::memory_budget::{Held, MemoryBudget};
 use crate::rpc::{self, Id, Item, Reply, RpcError};
-use crate::tools::Registry;
-use crate::workers::Workers;
+use crate::tools::Catalogue;
 use cyberos_proto::ids::InvocationId;
 use serde_json::{Value, json};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 
@@ -35,35 +34,15 @@ pub struct Serving {
     /// The skill's sealed copy, a directory.
     pub copy: Arc<OwnedFd>,
     /// The tools.
-    pub registry: Arc<Registry>,
+    pub catalogue: Arc<Catalogue>,
     /// Where it is recorded.
     pub audit: Audit,
     /// The broker's threads; the invocation takes a share.
-    pub workers: Workers,
+    pub pool: BlockingPool,
     /// When SIGKILL is due: what `broker.status` counts down to, and what no call outlasts.
     pub deadline: Instant,
     /// Bytes that Write, Edit and MemoryEmit may write (`[2.8]`).
     pub write_quota: u64,
-}
-
-/// How far an invocation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Calls are served.
-    Open,
-    /// The grace after SIGTERM is over: calls are refused, those in flight cut (`[2.4]`).
-    Refusing,
-    /// The run has ended.
-    Closed,
-}
-
-/// Numbers of one invocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Calls asked for, refused ones included.
-    pub calls: u64,
-    /// Of them, refused: each with a `skill.tool_denied` row, as long as the run's rows are within their quota.
-    pub denied: u64,
 }
 
 /// A reply, and the part of the answers' room that it takes up.
@@ -76,69 +55,43 @@ pub(crate) struct Replied {
 /// One invocation's dispatcher.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
-    serving: Arc<Serving>,
-    phase: watch::Sender<Phase>,
-    /// Whether SIGTERM has been sent: what is cut after that is cut by the deadline.
-    grace: AtomicBool,
-    calls: AtomicU64,
-    denied: AtomicU64,
-    /// What its writes have taken of the disk (`[2.8]`).
-    written: Arc<Meter>,
-    last: Mutex<Option<(u64, String)>>,
+    state: State,
+    /// The skill's sealed copy, a directory.
+    copy: Arc<OwnedFd>,
+    catalogue: Arc<Catalogue>,
+    audit: Audit,
+    pool: BlockingPool,
+    deadline: Instant,
     /// Whether the operator has been told that the peer sends no frames.
     told_framing: AtomicBool,
     /// Sandboxes that its calls may have at once.
     sandboxes: Arc<Semaphore>,
-    pub(crate) rooms: Rooms,
+    pub(crate) budget: MemoryBudget,
 }
 
 impl Dispatch {
-    pub(crate) fn new(mut serving: Serving) -> Self {
-        serving.workers = serving.workers.share();
+    pub(crate) fn new(serving: Serving) -> Self {
+        let Serving { invocation, grants, copy, catalogue, audit, pool, deadline, write_quota } = serving;
+        let pool = pool.share();
         Dispatch {
-            serving: Arc::new(serving),
-            phase: watch::Sender::new(Phase::Open),
-            grace: false.into(),
-            calls: 0.into(),
-            denied: 0.into(),
-            written: Arc::default(),
-            last: Mutex::default(),
+            state: State::new(invocation, grants, pool.clone(), write_quota),
+            copy,
+            catalogue,
+            audit,
+            pool,
+            deadline,
             told_framing: false.into(),
             sandboxes: Arc::new(Semaphore::new(SANDBOXES)),
-            rooms: Rooms::new(),
+            budget: MemoryBudget::new(),
         }
     }
 
     pub(crate) fn id(&self) -> InvocationId {
-        self.serving.invocation.id
+        self.state.invocation().id
     }
 
-    pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
-        self.phase.subscribe()
-    }
-
-    /// SIGTERM has been sent.
-    pub(crate) fn in_grace(&self) {
-        self.grace.store(true, Ordering::Relaxed);
-    }
-
-    /// Goes on to `phase`; never back.
-    pub(crate) fn enter(&self, phase: Phase) {
-        self.phase.send_if_modified(|now| {
-            let further = *now != Phase::Closed && *now != phase;
-            if further {
-                *now = phase;
-            }
-            further
-        });
-    }
-
-    pub(crate) fn totals(&self) -> Totals {
-        Totals { calls: self.calls.load(Ordering::Relaxed), denied: self.denied.load(Ordering::Relaxed) }
-    }
-
-    pub(crate) fn last_tool_call(&self) -> Option<(u64, String)> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn state(&self) -> &State {
+        &self.state
     }
 
     /// Does what one item of a frame asks; None for a notification. `gone` turns true when nobody is left to answer.
@@ -152,7 +105,7 @@ impl Dispatch {
         };
         // A notification has nobody to answer in any case: it is not cut because nobody listens.
         let gone = request.id.is_some().then(|| gone.clone());
-        if *self.phase.borrow() == Phase::Closed || gone.as_ref().is_some_and(|gone| *gone.borrow()) {
+        if self.state.phase_now() == Phase::Closed || gone.as_ref().is_some_and(|gone| *gone.borrow()) {
             // As if it had not been read.
             return None;
         }
@@ -170,17 +123,17 @@ impl Dispatch {
     }
 
     fn tool_list(&self) -> Reply {
-        let allowed = self.serving.grants.tools();
-        let tools = self.serving.registry.listing().filter(|(name, _)| allowed.contains(name));
+        let allowed = self.state.grants().tools();
+        let tools = self.catalogue.listing().filter(|(name, _)| allowed.contains(name));
         Reply::Result(tools.map(|(_, listed)| listed.clone()).collect())
     }
 
     fn status(&self) -> Reply {
-        let Totals { calls, denied } = self.totals();
-        let left = self.serving.deadline.saturating_duration_since(Instant::now());
+        let Totals { calls, denied } = self.state.totals();
+        let left = self.deadline.saturating_duration_since(Instant::now());
         Reply::Result(json!({
-            "invocation_id": self.serving.invocation.id.to_string(),
-            "skill_id": self.serving.invocation.skill_id,
+            "invocation_id": self.id().to_string(),
+            "skill_id": self.state.invocation().skill_id,
             "remaining_ms": u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
             "calls": calls,
             "denied": denied,
@@ -198,7 +151,7 @@ impl Dispatch {
             "a request of {length} bytes holds so many values that {} MiB are needed to read it; {} MiB are there (a \
              long list is lighter as text, in one string)",
             weight.div_ceil(1 << 20),
-            self.rooms.requests.bytes() >> 20
+            self.budget.requests.bytes() >> 20
         )
     }
 
@@ -206,34 +159,15 @@ impl Dispatch {
     pub(crate) fn not_frames(&self, seen: &str) -> Reply {
         const EXPECTED: &str = "a frame is a 4-byte big-endian length and that many bytes of JSON";
         if !self.told_framing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(invocation = %self.id(), skill = self.serving.invocation.skill_id, seen, "the skill does not speak the broker's framing: {EXPECTED}");
+            tracing::warn!(invocation = %self.id(), skill = self.state.invocation().skill_id, seen, "the skill does not speak the broker's framing: {EXPECTED}");
         }
         Reply::Error(RpcError::new(rpc::PARSE_ERROR, format!("this looks like {seen}; {EXPECTED}")))
     }
 
     /// A request that nobody has read: refused and recorded, like a call.
     pub(crate) async fn unread(&self, sentence: String) -> Reply {
-        let call = Call { number: self.next_call(""), ..Call::unread() };
-        self.serving.grants.count(Instant::now());
-        if !self.serving.audit.admits(&self.serving.invocation, call.number) {
-            return self.unrecorded(&call);
-        }
-        self.refuse(&call, self.plain_denial(DenialClass::RequestTooLarge, sentence).into()).await
-    }
-
-    fn next_call(&self, tool: &str) -> u64 {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref().is_none_or(|(n, _)| *n < number) {
-            *last = Some((number, tool.to_owned()));
-        }
-        number
-    }
-
-    /// Whether the write quota leaves room for `bytes`. Nothing is taken of it yet: what a write takes is counted where
-    /// it is made.
-    fn may_write(&self, bytes: u64) -> bool {
-        bytes == 0 || self.written.bytes().saturating_add(bytes) <= self.serving.write_quota
+        let call = Call { wrong: Some(Wrong::Unread(sentence)), ..Call::unread() };
+        self.conduct(call, None, &mut Held::default()).await
     }
 }
 

@@ -1,13 +1,14 @@
 //! The capability broker: decides, dispatches, records. One tool call is one straight line:
 //!
 //! ```text
-//! skill → rpc (bytes ↔ Call) → session (which invocation, deadline) → dispatch
-//!       → grants::decide(Call) → Permit → audit::started(Permit) → Started
-//!       → tools::X::invoke(Started) → beneath | store
+//! skill → rpc (bytes ↔ Call) → session (which invocation, deadline) → dispatch (conducts; judges nothing)
+//!       → catalogue: the tool, once → Tool::plan(args) → Plan { accesses, writes, rows owed, work }
+//!       → grants::admit(state, Call) → Permit { call, one handle an access, work } | Refused
+//!       → audit::started(Permit) → Started → the plan's work runs with its handles → beneath | memory | helper
 //!       → audit::completed → rpc
 //! ```
 //!
-//! A `Permit` is made only in [`grants`], a `Started` only from a `Permit` in [`audit`], and a tool takes it by
+//! A `Permit` is made only in [`grants`], a `Started` only from a `Permit` in [`audit`], and what is run takes it by
 //! value: a tool that runs undecided, unaudited, or twice on one decision does not compile.
 //!
 //! One run is one straight line too:
@@ -16,12 +17,32 @@
 //! cyberos → control → run::start → skillfs await → seal → skill::load → grants::compile
 //!         → helper: socket, spawn → session serves → deadline → audit::completed → release
 //! ```
+//!
+//! The modules, each below those that use it; none imports one that imports it:
+//!
+//! ```text
+//! cli             the operator's commands (cyberos); scaffold: a new skill; terminal: what may reach a terminal
+//! control         the operators' socket; operator: the words on it
+//! run, running    one invocation from verdict to end; service: the parts put together
+//! session         a skill's socket: connections and frames; rpc: JSON-RPC
+//! dispatch        conducts one request; memory_budget: the memory that an invocation may hold
+//! tools           the tools: plans, and what they become; diagnosis: which limit a program met; locks: record locks
+//! audit           the ledger
+//! grants          the one room that refuses; beneath: from a permitted path to a descriptor
+//! memory          the notes of a tenant; space: when the disk is low; blocking_pool: threads that may wait
+//! seal            the sealed copy; view: client of SkillFS; helper: client of the root helper; capture: what a run prints
+//! approvals       consents
+//! config, skill   cyberos.yaml and SKILL.md; glob: their patterns
+//! catalogue       the tools by name; call: the words of one call
+//! ```
 
 pub mod approvals;
 pub mod audit;
 pub mod beneath;
+pub mod blocking_pool;
 pub mod call;
 pub mod capture;
+pub mod catalogue;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -32,8 +53,8 @@ pub mod grants;
 pub mod helper;
 pub(crate) mod locks;
 pub mod memory;
+pub mod memory_budget;
 pub mod operator;
-pub mod rooms;
 pub mod rpc;
 pub mod run;
 pub mod running;
@@ -46,4 +67,3 @@ pub mod space;
 pub mod terminal;
 pub mod tools;
 pub mod view;
-pub mod workers;

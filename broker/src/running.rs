@@ -3,7 +3,7 @@
 //! `control`. It decides no call and opens nothing.
 
 use crate::audit::{self, Audit, Outcome};
-use crate::call::Invocation;
+use crate::call::{Invocation, millis};
 use crate::capture::Capture;
 use crate::config::OnHidden;
 use crate::helper::{End, Helper};
@@ -285,7 +285,8 @@ impl Watch {
                 () = at((!killed).then_some(kill_at)) => {
                     killed = true;
                     ours.timeout = true;
-                    self.audit.skill_timeout(&self.running.invocation, millis(self.started.elapsed()));
+                    let last = self.session.last_tool_call();
+                    self.audit.skill_timeout(&self.running.invocation, millis(self.started.elapsed()), last.as_ref());
                     self.signal(Signal::Kill).await;
                     give_up = Some(Instant::now() + REAP_LIMIT);
                 }
@@ -333,11 +334,6 @@ impl Watch {
             tracing::warn!(invocation = %self.running.invocation.id, error = %e, "the helper did not signal it");
         }
     }
-}
-
-/// Whole milliseconds.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 async fn at(when: Option<Instant>) {

@@ -3,21 +3,21 @@
 
 use crate::approvals::{Approval, Approvals, Wishes};
 use crate::audit::{Audit, AuditOptions, Durability, LedgerOptions, OnFailure};
-use crate::call::Invocation;
+use crate::blocking_pool::BlockingPool;
+use crate::call::{Invocation, millis};
 use crate::capture::{Keep, Logs};
 use crate::config::{self, Config};
 use crate::grants::{Grants, Limits, NeverGrantable, Operator};
 use crate::helper::Helper;
 use crate::memory::Store;
 use crate::run::{NotRun, Shown};
-use crate::running::{Running, millis};
+use crate::running::Running;
 use crate::seal::{Caps, Sealer};
 use crate::session::Serving;
 use crate::skill::Skill;
 use crate::space::Space;
-use crate::tools::{Deps, Registry};
+use crate::tools::{self, Catalogue, Deps};
 use crate::view::View;
-use crate::workers::Workers;
 use anyhow::{Context, Result};
 use cyberos_proto::control::SkillState;
 use cyberos_proto::ids::{InvocationId, SkillName};
@@ -44,9 +44,9 @@ pub struct Broker {
     pub approvals: Approvals,
     /// Captured output.
     pub logs: Logs,
-    registry: Arc<Registry>,
+    catalogue: Arc<Catalogue>,
     never: Arc<NeverGrantable>,
-    workers: Workers,
+    pool: BlockingPool,
     running: Mutex<HashMap<InvocationId, Arc<Running>>>,
 }
 
@@ -61,8 +61,8 @@ impl Broker {
         }
         let store = Arc::new(Store::open(&state.join("tenants"))?);
         let helper = Helper::new(&config.helper_socket);
-        let registry = Arc::new(
-            Registry::standard(Deps {
+        let catalogue = Arc::new(
+            tools::standard(Deps {
                 audit: audit.clone(),
                 store,
                 tenant_quota: config.quota.tenant_store_mb << 20,
@@ -70,7 +70,7 @@ impl Broker {
                 require: config.require.clone(),
                 space: Space::open(&state).context("the state directory")?,
             })
-            .context("the tool registry")?,
+            .context("the tools")?,
         );
         let caps = Caps {
             max_bytes: config.seal.max_bytes,
@@ -91,9 +91,9 @@ impl Broker {
             audit,
             approvals,
             logs,
-            registry,
+            catalogue,
             never,
-            workers: Workers::default(),
+            pool: BlockingPool::default(),
             running: Mutex::default(),
             config,
         }))
@@ -138,7 +138,7 @@ impl Broker {
 
     /// What the skill asks for and does not get, a line each: by the grants, and because this build has no such tool.
     pub fn not_granted(&self, grants: &Grants) -> Vec<String> {
-        let missing = grants.tools().into_iter().filter(|t| self.registry.get(t).is_none());
+        let missing = grants.tools().into_iter().filter(|t| self.catalogue.get(t).is_none());
         let missing = missing.map(|t| format!("tool {t}: this version does not have it"));
         grants.not_granted().iter().cloned().chain(missing).collect()
     }
@@ -155,9 +155,9 @@ impl Broker {
             invocation: Arc::clone(invocation),
             grants: Arc::new(grants),
             copy,
-            registry: Arc::clone(&self.registry),
+            catalogue: Arc::clone(&self.catalogue),
             audit: self.audit.clone(),
-            workers: self.workers.clone(),
+            pool: self.pool.clone(),
             deadline: deadline.into_std(),
             write_quota: self.config.quota.invocation_write_mb << 20,
         }
@@ -219,7 +219,7 @@ impl Broker {
         answer["wishes_digest"] = wishes.digest().into();
         answer["approved"] = approved.into();
         answer["granted_tools"] =
-            grants.tools().into_iter().filter(|t| self.registry.get(t).is_some()).collect();
+            grants.tools().into_iter().filter(|t| self.catalogue.get(t).is_some()).collect();
         answer["bash_directories"] = bash_directories(&grants);
         answer["with_consent"] = with_consent(&skill, &consented);
         answer["limits"] = limits_json(grants.limits());

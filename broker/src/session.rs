@@ -12,9 +12,11 @@ mod connection;
 mod frame;
 mod framing;
 
-pub use crate::dispatch::{Serving, Totals};
+pub use crate::dispatch::Serving;
+pub use crate::grants::Totals;
 
-use crate::dispatch::{Dispatch, Phase};
+use crate::dispatch::Dispatch;
+use crate::grants::Phase;
 use connection::Connection;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -66,13 +68,13 @@ impl Session {
     /// SIGTERM has been sent: calls are served for [`GRACE`] more, then refused with `deadline_exceeded`, and those in
     /// flight are cut with outcome `timeout`.
     pub fn enter_grace(&self) {
-        self.dispatch.in_grace();
+        self.dispatch.state().enter_grace();
         let mut grace = self.grace.lock().unwrap_or_else(PoisonError::into_inner);
         if grace.is_none() {
             let dispatch = self.dispatch.clone();
             let task = tokio::spawn(async move {
                 tokio::time::sleep(GRACE).await;
-                dispatch.enter(Phase::Refusing);
+                dispatch.state().enter(Phase::Refusing);
             });
             *grace = Some(task.abort_handle());
         }
@@ -93,16 +95,16 @@ impl Session {
 
     /// Calls and refused ones so far.
     pub fn totals(&self) -> Totals {
-        self.dispatch.totals()
+        self.dispatch.state().totals()
     }
 
     /// Number and tool of the last call that was asked for.
     pub fn last_tool_call(&self) -> Option<(u64, String)> {
-        self.dispatch.last_tool_call()
+        self.dispatch.state().last_call()
     }
 
     fn end(&self) {
-        self.dispatch.enter(Phase::Closed);
+        self.dispatch.state().enter(Phase::Closed);
         if let Some(grace) = self.grace.lock().unwrap_or_else(PoisonError::into_inner).take() {
             grace.abort();
         }
@@ -116,7 +118,7 @@ impl Drop for Session {
 }
 
 async fn accept(listener: UnixListener, uid: u32, dispatch: Arc<Dispatch>, connected: watch::Sender<bool>) {
-    let mut phase = dispatch.phase();
+    let mut phase = dispatch.state().phase();
     let mut connections = JoinSet::new();
     let mut turned_away = TurnedAway::default();
     loop {

@@ -6,54 +6,80 @@ use super::options::{Appended, AuditUnavailable, Class};
 use super::row::Draft;
 use super::rows::{self, Asked, CallOutcome, Emitted, StartedCall};
 use crate::call::{Call, Invocation, Refusal, TraceId};
-use crate::grants::Permit;
+use crate::grants::{Handles, Permit};
 use cyberos_proto::ids::InvocationId;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// A permitted call whose `skill.tool_call_started` row is in the ledger (or in its queue). A tool takes it by value.
+/// A permitted call whose `skill.tool_call_started` row is in the ledger (or in its queue), with what it may touch. What is
+/// to be run takes it by value; until then it holds that too.
 #[derive(Debug)]
-pub struct Started {
-    permit: Permit,
+pub struct Started<W = ()> {
     row: StartedCall,
     kept: Kept,
+    handles: Handles,
+    work: W,
 }
 
-impl Started {
-    /// The permit.
-    pub fn permit(&self) -> &Permit {
-        &self.permit
+impl<W> Started<W> {
+    /// What is to be run, and the right to run it once.
+    pub fn into_work(self) -> (W, Started) {
+        let Started { row, kept, handles, work } = self;
+        (work, Started { row, kept, handles, work: () })
+    }
+
+    /// The call's number.
+    pub fn number(&self) -> u64 {
+        self.row.call
+    }
+
+    /// The trace it belongs to.
+    pub fn trace(&self) -> TraceId {
+        self.row.trace
+    }
+
+    /// What it may touch.
+    pub fn handles(&mut self) -> &mut Handles {
+        &mut self.handles
     }
 }
 
-/// The place in the queue that a call of MemoryEmit keeps for its `memory.emit` row, until one of its holders takes it.
+/// The places in the queue that a call keeps for rows of its own, until one of its holders takes them.
 #[derive(Clone, Debug)]
-pub(super) struct Kept(Arc<AtomicBool>);
+pub(super) struct Kept(Arc<AtomicUsize>);
 
 impl Kept {
-    fn new(kept: bool) -> Self {
-        Kept(Arc::new(AtomicBool::new(kept)))
+    fn new(places: usize) -> Self {
+        Kept(Arc::new(AtomicUsize::new(places)))
     }
 
+    /// Takes one, if there is one.
     pub(super) fn take(&self) -> bool {
-        self.0.swap(false, Ordering::Relaxed)
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |places| places.checked_sub(1)).is_ok()
+    }
+
+    /// Takes all that are left.
+    fn take_all(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
     }
 }
 
 impl Audit {
     /// Row `skill.tool_call_started`. The only way to a [`Started`]; the [`OpenCall`] must be completed. When the row
     /// can't be taken the call comes back, to be refused with `audit_unavailable`.
-    pub async fn started(
+    pub async fn started<W>(
         &self,
         invocation: &Invocation,
-        permit: Permit,
-    ) -> Result<(Started, OpenCall), Box<(AuditUnavailable, Call)>> {
-        let (open, appended) = match self.begin(invocation, permit.call(), permit.trace()) {
+        permit: Permit<W>,
+    ) -> Result<(Started<W>, OpenCall), Box<(AuditUnavailable, Call)>> {
+        let (trace, owed) = (permit.trace(), permit.rows_owed());
+        let (call, handles, work) = permit.into_parts();
+        let (open, appended) = match self.begin(invocation, &call, trace, owed) {
             Ok(begun) => begun,
-            Err(unavailable) => return Err(Box::new((unavailable, permit.call().clone()))),
+            Err(unavailable) => return Err(Box::new((unavailable, call))),
         };
-        let started = Started { permit, row: open.row.clone(), kept: open.kept.clone() };
+        let started = Started { row: open.row.clone(), kept: open.kept.clone(), handles, work };
         // Whoever gives up while this waits drops the open call, which leaves its completed row.
         self.wait(appended).await;
         Ok((started, open))
@@ -64,13 +90,12 @@ impl Audit {
         invocation: &Invocation,
         call: &Call,
         trace: TraceId,
+        rows_owed: usize,
     ) -> Result<(OpenCall, Appended), AuditUnavailable> {
         let asked = Asked { call: call.number, tool: &call.tool, args_hash: &call.args_hash, trace };
-        let emits = call.tool == "MemoryEmit";
-        let owes = 1 + usize::from(emits);
+        let owes = 1 + rows_owed;
         let appended =
             self.append_of(invocation.id, &rows::call_started(invocation, &asked), Class::Asks { owes })?;
-        self.note_call(invocation.id, call);
         let recorded = appended != Appended::Dropped;
         let row = StartedCall {
             invocation_id: invocation.id.to_string(),
@@ -83,7 +108,7 @@ impl Audit {
             audit: self.clone(),
             run: invocation.id,
             row,
-            kept: Kept::new(emits && recorded),
+            kept: Kept::new(if recorded { rows_owed } else { 0 }),
             since: Instant::now(),
             owes_row: recorded,
         };
@@ -162,8 +187,9 @@ impl OpenCall {
     }
 
     fn close(&mut self, draft: &Draft) -> Option<Appended> {
-        if self.kept.take() {
-            self.audit.inner.ledger.forgo(1);
+        let unused = self.kept.take_all();
+        if unused > 0 {
+            self.audit.inner.ledger.forgo(unused);
         }
         if !std::mem::take(&mut self.owes_row) {
             return None;
@@ -181,7 +207,7 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        if self.owes_row || self.kept.0.load(Ordering::Relaxed) {
+        if self.owes_row || self.kept.0.load(Ordering::Relaxed) > 0 {
             self.complete(&CallOutcome::Error { error: "dropped".into() });
         }
     }

@@ -6,6 +6,8 @@
 //! only `"`, `\` and C0 control characters escaped, the shortest way. A number is kept digit by digit as it was written,
 //! so no integer is ever rounded.
 
+use data_encoding::HEXLOWER;
+use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -35,48 +37,25 @@ fn canonical_object(map: &Map<String, Value>) -> Vec<u8> {
 
 /// Lower-case hex digits of `bytes`.
 pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut out = String::with_capacity(bytes.len() * 2);
-    for b in bytes {
-        out.push(char::from(DIGITS[usize::from(b >> 4)]));
-        out.push(char::from(DIGITS[usize::from(b & 15)]));
-    }
-    out
+    HEXLOWER.encode(bytes)
 }
 
 /// The 32 bytes that 64 lower-case hex digits spell. Upper case is refused: a chain has one spelling.
 pub fn unhex32(text: &str) -> Option<[u8; 32]> {
-    let text = text.as_bytes();
-    if text.len() != 64 {
-        return None;
-    }
-    let nibble = |c: u8| match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    };
-    let mut out = [0u8; 32];
-    for (to, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
-        *to = nibble(pair[0])? << 4 | nibble(pair[1])?;
-    }
-    Some(out)
+    HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 /// `audit.hash_key` (`[6.2]`): with it, hashes of arguments and results are HMAC-SHA-256, so that low-entropy
 /// arguments can't be guessed from the ledger by whoever lacks the key.
 #[derive(Clone)]
-pub struct HashKey([u8; 64]);
+pub struct HashKey(Hmac<Sha256>);
 
 impl HashKey {
-    /// A key of any length, as HMAC takes it: a long one is hashed first.
+    /// A key of any length, as HMAC takes it.
     pub fn new(key: &[u8]) -> Self {
-        let mut block = [0u8; 64];
-        if key.len() > block.len() {
-            block[..32].copy_from_slice(&Sha256::digest(key));
-        } else {
-            block[..key.len()].copy_from_slice(key);
-        }
-        HashKey(block)
+        HashKey(
+            KeyInit::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes a key of any length")),
+        )
     }
 
     /// HMAC-SHA-256 of the canonical JSON of `value`, 64 hex digits.
@@ -90,8 +69,7 @@ impl HashKey {
     }
 
     fn mac(&self, message: &[u8]) -> [u8; 32] {
-        let inner = Sha256::new().chain_update(self.0.map(|b| b ^ 0x36)).chain_update(message).finalize();
-        Sha256::new().chain_update(self.0.map(|b| b ^ 0x5c)).chain_update(inner).finalize().into()
+        self.0.clone().chain_update(message).finalize().into_bytes().into()
     }
 }
 

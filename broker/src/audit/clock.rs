@@ -5,6 +5,7 @@ use nix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use time::OffsetDateTime;
 
 const NS_PER_DAY: u64 = 86_400 * NS_PER_S;
 const NS_PER_S: u64 = 1_000_000_000;
@@ -124,22 +125,17 @@ pub(super) fn day_begins(ts_ns: u64) -> u64 {
 /// A UTC month; shown as `YYYY-MM`, which sorts by time up to the year 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Month {
-    year: u64,
-    month: u64,
+    year: i32,
+    month: u8,
 }
 
 impl Month {
     /// The month of `ts_ns`.
     pub(crate) fn of(ts_ns: u64) -> Self {
-        // Civil date from a day count in years that begin in March, so that the leap day is the last one; 719,468 days
-        // lie between 0000-03-01 and 1970-01-01, 146,097 in 400 years.
-        let days = day(ts_ns) + 719_468;
-        let (era, of_era) = (days / 146_097, days % 146_097);
-        let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let from_march = (5 * of_year + 2) / 153;
-        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-        Month { year: era * 400 + year_of_era + u64::from(month <= 2), month }
+        // Every instant that 64 bits hold has a date; the last of them is in 2554.
+        let date =
+            OffsetDateTime::from_unix_timestamp_nanos(ts_ns.into()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        Month { year: date.year(), month: date.month().into() }
     }
 }
 

@@ -16,29 +16,40 @@
 //! runs.rs       the rows of a run's own life; unrecorded.rs: calls beyond its quota; tally.rs: today's numbers, open runs
 //! ```
 //!
-//! A tool takes [`Started`] by value, and only a row that was taken makes one:
+//! What is to be run takes [`Started`] by value, and only a row that was taken makes one:
 //!
 //! ```compile_fail,E0451
-//! use cyberos_broker::audit::Started;
-//! fn undecided(permit: cyberos_broker::grants::Permit) -> Started {
-//!     Started { permit } // private fields
+//! use cyberos_broker::{audit::Started, grants::Handles};
+//! fn unrecorded(handles: Handles) -> Started {
+//!     Started { handles, ..todo!() } // private fields
 //! }
 //! ```
 //!
-//! and not twice on one decision:
+//! A permit is not enough:
+//!
+//! ```compile_fail,E0308
+//! use cyberos_broker::{grants::Permit, tools::{CallResources, Work}};
+//! fn unrecorded(work: Box<dyn Work>, permit: Permit<()>, resources: CallResources) {
+//!     let _ = work.run(permit, resources);
+//! }
+//! ```
+//!
+//! nor does it run twice on one decision:
 //!
 //! ```compile_fail,E0382
-//! use cyberos_broker::{audit::Started, tools::{Context, Tool}};
-//! async fn twice(tool: &dyn Tool, one: Context, another: Context, started: Started) {
-//!     let _ = tool.invoke(one, started).await;
-//!     let _ = tool.invoke(another, started).await; // used up
+//! use cyberos_broker::{audit::Started, tools::{CallResources, Work}};
+//! fn twice(work: [Box<dyn Work>; 2], started: Started, resources: [CallResources; 2]) {
+//!     let ([one, another], [mine, yours]) = (work, resources);
+//!     let _ = one.run(started, mine);
+//!     let _ = another.run(started, yours); // used up
 //! }
 //! ```
 //!
 //! ```
-//! use cyberos_broker::{audit::Started, tools::{Context, Tool}};
-//! async fn once(tool: &dyn Tool, context: Context, started: Started) {
-//!     let _ = tool.invoke(context, started).await;
+//! use cyberos_broker::{audit::Started, tools::{CallResources, Work}};
+//! fn once(started: Started<Box<dyn Work>>, resources: CallResources) {
+//!     let (work, started) = started.into_work();
+//!     let _ = work.run(started, resources);
 //! }
 //! ```
 

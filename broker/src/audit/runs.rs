@@ -6,7 +6,7 @@ use super::row::Draft;
 use super::rows::{self, Ended, InvokedStarted, Outcome};
 use super::unrecorded::Unrecorded;
 use super::{Audit, relock};
-use crate::call::{Call, Invocation};
+use crate::call::Invocation;
 use cyberos_proto::ids::InvocationId;
 
 /// Rows that a run may still owe when it has begun: one of timeout and no_connect, one of calls that have no rows of their
@@ -20,7 +20,6 @@ pub(super) struct Live {
     pub(super) recorded: bool,
     /// Rows that it still has places for.
     owed: usize,
-    last_call: Option<(u64, String)>,
     /// Bytes of the rows of its calls.
     pub(super) bytes: u64,
     /// Calls that came after those had reached the quota.
@@ -54,16 +53,15 @@ impl Audit {
         let appended = self.append(&draft, Class::Asks { owes: OWED_BY_A_RUN })?;
         let recorded = appended != Appended::Dropped;
         let owed = if recorded { OWED_BY_A_RUN } else { 0 };
-        let live = Live { recorded, owed, last_call: None, bytes: 0, unrecorded: Unrecorded::default() };
+        let live = Live { recorded, owed, bytes: 0, unrecorded: Unrecorded::default() };
         relock(&self.inner.live).insert(invocation.id, live);
         self.wait(appended).await;
         Ok(())
     }
 
-    /// Row `skill.timeout`: the deadline's SIGKILL fired.
-    pub fn skill_timeout(&self, invocation: &Invocation, elapsed_ms: u64) {
-        let last = relock(&self.inner.live).get(&invocation.id).and_then(|live| live.last_call.clone());
-        self.note(invocation, &rows::timeout(invocation, elapsed_ms, last.as_ref()));
+    /// Row `skill.timeout`: the deadline's SIGKILL fired; `last` is number and tool of the last call that was asked for.
+    pub fn skill_timeout(&self, invocation: &Invocation, elapsed_ms: u64, last: Option<&(u64, String)>) {
+        self.note(invocation, &rows::timeout(invocation, elapsed_ms, last));
     }
 
     /// Row `skill.no_connect`.
@@ -103,13 +101,6 @@ impl Audit {
             left_open.remove(0);
         }
         Ok(aborted)
-    }
-
-    /// Remembers the last call of a run for its timeout row.
-    pub(super) fn note_call(&self, id: InvocationId, call: &Call) {
-        if let Some(live) = relock(&self.inner.live).get_mut(&id) {
-            live.last_call = Some((call.number, call.tool.clone()));
-        }
     }
 
     /// A row that follows a run's first one: in the ledger if that one is, so that no end lacks a beginning.

@@ -24,7 +24,7 @@ fn invocation(n: u8) -> Invocation {
 
 fn call(number: u64, tool: &str) -> Call {
     let args_hash = canonical::hash(&json!({"path": "memories/x"}));
-    Call { number, tool: tool.into(), args: Map::new(), args_hash, traceparent: None }
+    Call { number, tool: tool.into(), args: Map::new(), args_hash, traceparent: None, wrong: None }
 }
 
 fn started<'a>() -> InvokedStarted<'a> {
@@ -81,7 +81,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 impl Audit {
     /// What `started` does, without the permit that only grants can make.
     fn begin_now(&self, i: &Invocation, call: &Call) -> Result<OpenCall, AuditUnavailable> {
-        self.begin(i, call, i.trace).map(|(open, _)| open)
+        self.begin(i, call, i.trace, usize::from(call.tool == "MemoryEmit")).map(|(open, _)| open)
     }
 }
 
@@ -113,7 +113,7 @@ fn every_row_has_the_fields_of_its_kind() {
         audit.begin_now(&i, &call(3, "Bash")).unwrap().completed(CallOutcome::Timeout).await;
         audit.refused(&i, &asked(4, "MemoryRead"), &denial()).await.unwrap();
         audit.refused(&i, &asked(5, "Read"), &Refusal::BadParams("path is missing".into())).await.unwrap();
-        audit.skill_timeout(&i, 60_000);
+        audit.skill_timeout(&i, 60_000, Some(&(3, "Bash".to_owned())));
         audit.invoked_completed(&i, &ended(Outcome::Timeout));
     });
     audit.no_connect(&invocation(2), 60_000);

@@ -2,10 +2,11 @@
 
 use super::section::{Section, path, text};
 use super::{Allow, Config, DEFAULT_PATH, Durability, GrantSet, GrantTable, OnFailure, OnHidden, Rule};
+use crate::catalogue::NATIVE;
 use crate::glob::Pattern;
+use crate::skill::HostPattern;
 use crate::skill::faults::{nearest, shortened};
 use crate::skill::yaml::{self, Kind, Node};
-use crate::skill::{HostPattern, NATIVE_TOOLS};
 use cyberos_proto::plan::Feature;
 use std::cell::RefCell;
 use std::fmt;
@@ -342,7 +343,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
 /// A tool's name. Those from elsewhere are not known yet, so only a near miss is refused.
 fn tool(node: &Node) -> Result<String, String> {
     let name = text(node)?;
-    match nearest(name, NATIVE_TOOLS) {
+    match nearest(name, NATIVE) {
         Some(near) if near != name => {
             Err(format!("no tool is called {:?}; did you mean {near:?}?", shortened(name)))
         }

@@ -1,39 +1,16 @@
-//! One call against the grants, in the order of `[4.1]`, and the sentence that explains a refusal (`[7.6]`).
+//! What the rules say of a tool, a rate, a memory path and a file path, each with the sentence that explains a refusal
+//! (`[7.6]`). [`super::admit`] asks them in the order of `[4.1]`.
 
 use super::files::{FilePathFault, FileVerdict, MAX_PATH, normal};
+use super::refusal::{path_denial, tool_denial};
 use super::rules::Verdict;
-use super::trace::trace_of;
-use super::{Grants, Permit, canonical_memory, named, never};
-use crate::call::{Call, Denial, DenialClass, FileTarget, Invocation, Refusal, Subject, Target, TraceId};
+use super::{Grants, canonical_memory, named, never};
+use crate::beneath::FileTarget;
+use crate::call::{Denial, DenialClass, Refusal};
 use crate::skill::faults::{nearest, shortened};
-use crate::tools::Registry;
 use std::path::Path;
-use std::time::Instant;
 
 impl Grants {
-    /// Counts a call against the rate limit, also one that gets no further than this; whether it is within.
-    pub fn count(&self, now: Instant) -> bool {
-        self.rate.as_ref().is_none_or(|rate| rate.admit(now))
-    }
-
-    /// Decides one call. Order: `disallowed_tools` → `allowed_tools` and the operator's → registered → rate limit →
-    /// traceparent → arguments → path rules. A refused call comes back with why.
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refused call is recorded and answered: it comes back whole"
-    )]
-    pub fn decide(
-        &self,
-        registry: &Registry,
-        invocation: &Invocation,
-        mut call: Call,
-    ) -> Result<Permit, (Call, Refusal)> {
-        match self.judge(registry, invocation, &mut call) {
-            Ok((target, trace)) => Ok(Permit { call, target, trace }),
-            Err(refusal) => Err((call, refusal)),
-        }
-    }
-
     /// Judges the canonical path of what was opened for `target` (`[4.4]`): it must still be granted.
     pub fn recheck(&self, target: &FileTarget, canonical: &Path) -> Result<(), Denial> {
         let asked = target.path.to_string_lossy().into_owned();
@@ -46,30 +23,6 @@ impl Grants {
             let sentence = format!("{:?} leads to {canonical:?}. {}", target.path, denial.sentence);
             Denial { sentence, ..denial }
         })
-    }
-
-    fn judge(
-        &self,
-        registry: &Registry,
-        invocation: &Invocation,
-        call: &mut Call,
-    ) -> Result<(Target, TraceId), Refusal> {
-        // Every call counts, whatever else is wrong with it; only the reason that is given has its order.
-        let within = self.count(Instant::now());
-        self.judge_tool(&call.tool)?;
-        let tool = registry.get(&call.tool).ok_or_else(|| self.unknown_tool(&call.tool))?;
-        self.judge_rate(&call.tool, within)?;
-        let trace = match &call.traceparent {
-            Some(value) => trace_of(value).map_err(Refusal::BadParams)?,
-            None => invocation.trace,
-        };
-        let target = match tool.subject(invocation, call).map_err(Refusal::BadParams)? {
-            Subject::Nothing => Target::Nothing,
-            Subject::Memory(path) => Target::Memory(self.judge_memory(&path, None)?),
-            Subject::NewMemory { path, pattern } => Target::Memory(self.judge_memory(&path, Some(&pattern))?),
-            Subject::File(path) => Target::File(self.file_target(&path)?),
-        };
-        Ok((target, trace))
     }
 
     pub(super) fn judge_tool(&self, tool: &str) -> Result<(), Denial> {
@@ -124,7 +77,7 @@ impl Grants {
         })
     }
 
-    fn unknown_tool(&self, tool: &str) -> Denial {
+    pub(super) fn unknown_tool(tool: &str) -> Denial {
         Denial {
             class: DenialClass::UnknownTool,
             reason: "unknown_tool",
@@ -138,15 +91,14 @@ impl Grants {
     }
 
     pub(super) fn judge_rate(&self, tool: &str, within: bool) -> Result<(), Denial> {
-        match &self.rate {
-            Some(rate) if !within => Err(Denial {
+        match self.per_minute {
+            Some(per_minute) if !within => Err(Denial {
                 class: DenialClass::RateLimited,
                 rule: "x-rate-limit-per-minute".into(),
                 sentence: format!(
-                    "{:?} was refused: the skill has made {} calls within a minute, as many as x-rate-limit-per-minute in \
-                     its SKILL.md allows. A higher number there, or fewer calls, would allow it.",
-                    shortened(tool),
-                    rate.per_minute()
+                    "{:?} was refused: the skill has made {per_minute} calls within a minute, as many as \
+                     x-rate-limit-per-minute in its SKILL.md allows. A higher number there, or fewer calls, would allow it.",
+                    shortened(tool)
                 ),
                 ..tool_denial("rate_limited")
             }),
@@ -251,19 +203,4 @@ impl Grants {
         let denial = path_denial(DenialClass::FileViolation, reason, asked);
         Err(Denial { subject: path.to_string_lossy().into_owned(), rule, sentence, ..denial })
     }
-}
-
-fn tool_denial(reason: &'static str) -> Denial {
-    Denial {
-        class: DenialClass::ToolNotAllowed,
-        reason,
-        asked: None,
-        subject: String::new(),
-        rule: String::new(),
-        sentence: String::new(),
-    }
-}
-
-fn path_denial(class: DenialClass, reason: &'static str, asked: &str) -> Denial {
-    Denial { class, asked: Some(asked.to_owned()), ..tool_denial(reason) }
 }

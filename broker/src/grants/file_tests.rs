@@ -2,7 +2,8 @@
 
 use super::tests::{compiled, denied, files_grant, only, skill};
 use super::*;
-use crate::call::{DenialClass, FileTarget, Refusal};
+use crate::beneath::FileTarget;
+use crate::call::{DenialClass, Refusal};
 use crate::config::{Config, GrantSet};
 use crate::glob::Pattern;
 use proptest::prelude::*;

@@ -4,7 +4,7 @@
 use super::never::NeverGrantable;
 use super::operator::Grantor;
 use super::rules::{Rules, Verdict, deeper};
-use crate::call::FileTarget;
+use crate::beneath::FileTarget;
 use crate::glob::Pattern;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use std::collections::BTreeMap;

@@ -1,41 +1,56 @@
 //! The effective grant of one invocation: frontmatter ∩ what the operator grants (`[4.0]`), compiled once, asked at
-//! every call. The only place where a [`Permit`] is made. It opens no file but the roots of file rules, runs no tool
-//! and writes no row.
+//! every call. The only place that refuses, and where a [`Permit`] is made. It runs no tool and writes no row.
+//!
+//! ```text
+//! admit.rs      the order of [4.1]: a call → a permit with its handles, or a refusal
+//! decide.rs     what the rules say, and why; refusal.rs: refusals that no grant is behind
+//! state.rs      what the calls of an invocation have used up, and how far it is
+//! handles.rs    what a permit gives to touch
+//! files.rs rules.rs memory.rs directories.rs never.rs reach.rs   the rules; operator.rs: the other half of them
+//! rate.rs trace.rs mounts.rs   small parts
+//! ```
 //!
 //! Nobody else can make a permit:
 //!
 //! ```compile_fail,E0451
-//! # fn forge(call: cyberos_broker::call::Call, trace: cyberos_broker::call::TraceId) {
-//! let _ = cyberos_broker::grants::Permit { call, target: cyberos_broker::call::Target::Nothing, trace };
+//! # use cyberos_broker::{call::{Call, TraceId}, grants::{Handles, Permit}};
+//! # fn forge(call: Call, trace: TraceId, handles: Handles) {
+//! let _ = Permit { call, trace, handles, rows_owed: 0, work: () };
 //! # }
 //! ```
 
+mod admit;
 mod decide;
 mod directories;
 mod files;
+mod handles;
 mod memory;
 mod mounts;
 mod never;
 mod operator;
 mod rate;
 mod reach;
+mod refusal;
 mod rules;
+mod state;
 mod trace;
 
+pub use admit::{Refused, admit};
 pub use directories::Directory;
+pub use handles::{FileRead, Handles, SandboxGrant, Scope};
 pub use memory::{MAX_MEMORY_PATH, MemoryPathFault, canonical_memory};
 pub use never::{NeverGrantable, UP_MARK};
 pub use operator::Operator;
 pub use reach::reaches;
-pub(crate) use trace::trace_of;
+pub use refusal::{late, unavailable};
+pub use state::{Phase, State, Totals};
 
-use crate::call::{Call, Target, TraceId};
+use crate::call::{Call, TraceId};
 use crate::skill::{Item, Skill};
 use cyberos_proto::plan::{self, MemoryLimit};
 use directories::Directories;
 use files::Files;
 use operator::{Caps, Grantor};
-use rate::RateLimit;
 use rules::Rules;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,28 +62,36 @@ pub const DEFAULT_PROCESSES: u32 = 8;
 /// Size of /tmp without `x-tmp-mb`, in MiB.
 pub const DEFAULT_TMP_MB: u32 = 64;
 
-/// A call that the rules allow. Made only here, used up by [`crate::audit::Audit::started`].
+/// A call that the rules allow, with what it may touch and what is to be run. Made only here, used up by
+/// [`crate::audit::Audit::started`].
 #[derive(Debug)]
-pub struct Permit {
+pub struct Permit<W> {
     call: Call,
-    target: Target,
     trace: TraceId,
+    handles: Handles,
+    rows_owed: usize,
+    work: W,
 }
 
-impl Permit {
-    /// The call.
+impl<W> Permit<W> {
+    /// The call; its plan has taken the arguments.
     pub fn call(&self) -> &Call {
         &self.call
-    }
-
-    /// What it may touch.
-    pub fn target(&self) -> &Target {
-        &self.target
     }
 
     /// The trace it belongs to: its `traceparent`'s, else the invocation's.
     pub fn trace(&self) -> TraceId {
         self.trace
+    }
+
+    /// Rows of its own that it may owe.
+    pub fn rows_owed(&self) -> usize {
+        self.rows_owed
+    }
+
+    /// Its call, what it may touch and what is to be run: for [`crate::audit`] alone, which lets it be run once.
+    pub(crate) fn into_parts(self) -> (Call, Handles, W) {
+        (self.call, self.handles, self.work)
     }
 }
 
@@ -127,7 +150,8 @@ pub struct Grants {
     memory: Rules,
     files: Files,
     directories: Directories,
-    rate: Option<RateLimit>,
+    /// `x-rate-limit-per-minute`.
+    per_minute: Option<u32>,
     limits: Limits,
     not_granted: Vec<String>,
 }
@@ -165,7 +189,7 @@ impl Grants {
             memory,
             files,
             directories: Directories::default(),
-            rate: skill.extensions.rate_limit_per_minute.map(RateLimit::new),
+            per_minute: skill.extensions.rate_limit_per_minute,
             limits,
             not_granted,
         };

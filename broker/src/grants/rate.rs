@@ -19,10 +19,6 @@ impl RateLimit {
         RateLimit { per_minute, admitted: Mutex::default() }
     }
 
-    pub(super) fn per_minute(&self) -> usize {
-        self.per_minute
-    }
-
     /// Whether a call at `now` is within the limit. A call that is not admitted doesn't count.
     pub(super) fn admit(&self, now: Instant) -> bool {
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);

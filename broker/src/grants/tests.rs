@@ -1,10 +1,11 @@
 //! What the grants promise, rule by rule. Whole calls through real tools are tested where the tools are.
 
 use super::*;
-use crate::call::{DenialClass, Invocation, Refusal};
+use crate::blocking_pool::BlockingPool;
+use crate::call::{DenialClass, Invocation, Refusal, Wrong};
+use crate::catalogue::Catalogue;
 use crate::config::{Allow, Config, GrantSet, Rule};
 use crate::glob::Pattern;
-use crate::tools::Registry;
 
 pub(super) fn skill(lines: &str) -> Skill {
     let mut text = String::from("---\nid: demo\nversion: 1.0.0\ndescription: d\n");
@@ -84,9 +85,7 @@ fn a_tool_that_the_operator_does_not_give_names_his_key() {
     assert!(approved.not_granted().is_empty());
 }
 
-#[test]
-fn an_allowed_tool_that_is_not_registered_is_unknown_and_the_call_comes_back() {
-    let grants = compiled("allowed_tools: [Bash]\ndisallowed_tools: [Read]", GrantSet::default());
+fn state(grants: Grants) -> State {
     let invocation = Invocation {
         id: cyberos_proto::ids::InvocationId::from_random([1; 16]),
         skill_id: "demo".into(),
@@ -95,6 +94,16 @@ fn an_allowed_tool_that_is_not_registered_is_unknown_and_the_call_comes_back() {
         trace: TraceId::new([7; 16]).unwrap(),
         sync_private: true,
     };
+    State::new(Arc::new(invocation), Arc::new(grants), BlockingPool::default(), 0)
+}
+
+async fn refused(state: &State, call: Call, recordable: bool) -> Refused {
+    admit(state, &Catalogue::<()>::default(), call, recordable, std::future::pending()).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn an_allowed_tool_that_is_not_registered_is_unknown_and_the_call_comes_back() {
+    let state = state(compiled("allowed_tools: [Bash]\ndisallowed_tools: [Read]", GrantSet::default()));
     for (tool, class, reason) in [
         ("Bash", DenialClass::UnknownTool, "unknown_tool"),
         ("Read", DenialClass::ToolNotAllowed, "tool_in_disallowed_tools"),
@@ -103,23 +112,46 @@ fn an_allowed_tool_that_is_not_registered_is_unknown_and_the_call_comes_back() {
         let call = Call {
             number: 3,
             tool: tool.into(),
-            args: serde_json::Map::new(),
             args_hash: "h".into(),
             traceparent: Some("nonsense".into()),
+            ..Call::unread()
         };
-        let (call, refusal) = grants.decide(&Registry::default(), &invocation, call).unwrap_err();
-        assert_eq!((call.number, call.tool.as_str()), (3, tool));
-        let denial = denied(Err::<(), _>(refusal));
+        let refused = refused(&state, call, true).await;
+        assert_eq!((refused.call.number, refused.call.tool.as_str()), (3, tool));
+        assert!(refused.recorded);
+        assert_eq!(refused.trace(&state), TraceId::new([7; 16]).unwrap());
+        let denial = denied(Err::<(), _>(refused.refusal));
         assert_eq!((denial.class, denial.reason), (class, reason));
     }
 }
 
+#[tokio::test]
+async fn what_is_wrong_with_a_call_is_said_in_the_order_of_the_rules() {
+    let all_wrong = |wrong: Option<Wrong>| Call { tool: "Nope".into(), wrong, ..Call::unread() };
+    let reason = |refused: Refused| match refused.refusal {
+        Refusal::Denied(denial) => denial.reason.to_owned(),
+        Refusal::BadParams(why) => why,
+    };
+    let limited = state(compiled("x-rate-limit-per-minute: 1", GrantSet::default()));
+    let params = || Some(Wrong::Params("params".into()));
+    let unread = || Some(Wrong::Unread("too long".into()));
+    // The rate is used up by the first.
+    assert_eq!(reason(refused(&limited, all_wrong(params()), true).await), "params");
+    assert_eq!(reason(refused(&limited, all_wrong(unread()), true).await), "request_too_large");
+    assert_eq!(reason(refused(&limited, all_wrong(None), true).await), "tool_not_in_allowed_tools");
+    limited.enter(Phase::Refusing);
+    assert_eq!(reason(refused(&limited, all_wrong(params()), true).await), "deadline_exceeded");
+    let unrecorded = refused(&limited, all_wrong(params()), false).await;
+    assert!(!unrecorded.recorded);
+    assert_eq!(reason(unrecorded), "ledger_quota");
+}
+
 #[test]
 fn calls_beyond_the_rate_are_refused() {
-    let grants = compiled("x-rate-limit-per-minute: 2", GrantSet::default());
+    let state = state(compiled("x-rate-limit-per-minute: 2", GrantSet::default()));
     let now = std::time::Instant::now();
-    assert_eq!([grants.count(now), grants.count(now), grants.count(now)], [true, true, false]);
-    let denial = grants.judge_rate("Read", false).unwrap_err();
+    assert_eq!([state.within_rate(now), state.within_rate(now), state.within_rate(now)], [true, true, false]);
+    let denial = state.grants.judge_rate("Read", false).unwrap_err();
     assert_eq!((denial.class, denial.reason), (DenialClass::RateLimited, "rate_limited"));
 }
 

@@ -1,6 +1,7 @@
 //! `traceparent` (`[5.2]`): W3C Trace Context, version 00.
 
 use crate::call::TraceId;
+use data_encoding::HEXLOWER;
 use serde_json::Value;
 
 /// The trace id of `00-<32 hex>-<16 hex>-<2 hex>`, lower case, no id all zero. The error is the message of −32602.
@@ -17,32 +18,18 @@ pub(crate) fn trace_of(value: &Value) -> Result<TraceId, String> {
     if version != "00" {
         return bad("not version 00");
     }
-    let mut id = [0; 16];
-    let mut span = [0; 8];
-    if !hex(trace, &mut id) || !hex(parent, &mut span) || !hex(flags, &mut [0; 1]) {
+    let (Some(trace), Some(parent), Some([_flags])) = (bytes(trace), bytes(parent), bytes(flags)) else {
         return bad("a part of the wrong length, or not lower-case hex digits");
-    }
-    match TraceId::new(id) {
-        Some(id) if span != [0; 8] => Ok(id),
+    };
+    match TraceId::new(trace) {
+        Some(id) if parent != [0; 8] => Ok(id),
         _ => bad("an id that is all zero"),
     }
 }
 
-fn hex(text: &str, out: &mut [u8]) -> bool {
-    let digit = |b: u8| match b {
-        b'0'..=b'9' => Some(b - b'0'),
-        b'a'..=b'f' => Some(b - b'a' + 10),
-        _ => None,
-    };
-    let text = text.as_bytes();
-    text.len() == out.len() * 2
-        && text.chunks_exact(2).zip(out).all(|(pair, byte)| match (digit(pair[0]), digit(pair[1])) {
-            (Some(high), Some(low)) => {
-                *byte = high << 4 | low;
-                true
-            }
-            _ => false,
-        })
+/// What two lower-case hex digits a byte spell, if it is just so many.
+fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 #[cfg(test)]

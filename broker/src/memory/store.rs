@@ -13,9 +13,9 @@
 //! and an existing file is replaced. What a crash leaves in `.tmp` is swept at the next start.
 
 use super::usage::{self, Block, Meter};
-use crate::audit::canonical::hex;
 use crate::space::{Short, Space};
 use cyberos_proto::ids::TenantId;
+use data_encoding::HEXLOWER;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
@@ -238,7 +238,7 @@ impl Store {
         if bytes.len() as u64 > MAX_FILE {
             return too_large(bytes.len() as u64);
         }
-        let sha256 = hex(&Sha256::digest(&bytes));
+        let sha256 = HEXLOWER.encode(&Sha256::digest(&bytes));
         Ok(MemoryFile { bytes, sha256 })
     }
 
@@ -322,7 +322,7 @@ impl Store {
             replaced
         };
         fsync(&parent).map_err(io("sync the directory of"))?;
-        Ok(Written { sha256: hex(&Sha256::digest(bytes)), replaced: replaced.is_some() })
+        Ok(Written { sha256: HEXLOWER.encode(&Sha256::digest(bytes)), replaced: replaced.is_some() })
     }
 
     /// Counts a tenant anew if that was long ago; whether it did.
@@ -403,7 +403,7 @@ impl Temporary<'_> {
     fn write<'a>(tenant: &'a Tenant, bytes: &[u8], block: Block) -> io::Result<(Temporary<'a>, u64)> {
         let mut random = [0u8; 16];
         getrandom::fill(&mut random).map_err(|e| io::Error::other(e.to_string()))?;
-        let name = hex(&random);
+        let name = HEXLOWER.encode(&random);
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
         let mut file = File::from(beneath(tenant.temporary.as_fd(), &name, flags)?);
         let temporary = Temporary { dir: tenant.temporary.as_fd(), name, kept: std::cell::Cell::new(false) };

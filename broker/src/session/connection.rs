@@ -2,28 +2,29 @@
 //! (`[3.3]`). One task does all of it, so nothing is shared and whatever a peer sends or withholds stays here.
 
 use super::frame::{Answer, Ended, Frame, HEADER, Outbox, Reader};
-use crate::dispatch::{Dispatch, Phase, Replied};
-use crate::rooms::Held;
+use crate::dispatch::{Dispatch, Replied};
+use crate::grants::Phase;
+use crate::memory_budget::Held;
 use crate::rpc::{self, Body, Encoded, Id, MAX_RESPONSE, Reply};
 use cyberos_proto::ids::InvocationId;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::future::{Future, poll_fn};
-use std::os::fd::AsFd;
+use std::future::Future;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 /// Most requests in flight on one connection (`[3.3]`). A batch is one.
 const MAX_IN_FLIGHT: usize = 8;
 /// Bytes of answers that may wait for a peer before no more requests are read: enough for one that sends a thousand
 /// requests before it reads.
 const MAX_WAITING: usize = 1 << 20;
-/// How often a connection that is not being read is looked at, whether its peer is still there.
-const LOOK: Duration = Duration::from_millis(100);
 /// Bodies and results from this size on are worked on outside the async threads.
 const LARGE: usize = 256 * 1024;
 /// What a batch keeps free for the errors that are still to come: each is far below 64 KiB, and they are 64 at most.
@@ -37,12 +38,14 @@ type Entering = (Vec<u8>, Pin<Box<dyn Future<Output = Held> + Send>>);
 /// One connection of the skill.
 pub(super) struct Connection {
     stream: UnixStream,
+    peer: Peer,
     dispatch: Arc<Dispatch>,
     /// Whether more may be read.
     open: bool,
     reader: Reader,
     entering: Option<Entering>,
-    works: Works,
+    /// Requests in flight.
+    works: FuturesUnordered<Work>,
     outbox: Outbox,
     /// Turns true when the peer is not there any more.
     gone: watch::Sender<bool>,
@@ -52,11 +55,12 @@ impl Connection {
     pub(super) fn new(stream: UnixStream, dispatch: Arc<Dispatch>) -> Self {
         Connection {
             stream,
+            peer: Peer::default(),
             dispatch,
             open: true,
             reader: Reader::new(),
             entering: None,
-            works: Works::default(),
+            works: FuturesUnordered::new(),
             outbox: Outbox::new(),
             gone: watch::Sender::new(false),
         }
@@ -64,7 +68,7 @@ impl Connection {
 
     /// Serves it to its end.
     pub(super) async fn serve(mut self) {
-        let mut phase = self.dispatch.phase();
+        let mut phase = self.dispatch.state().phase();
         loop {
             let closed = *phase.borrow_and_update() == Phase::Closed;
             if closed {
@@ -106,7 +110,7 @@ impl Connection {
                         self.begin(body, held);
                     }
                 }
-                answer = self.works.next(), if !self.works.is_empty() => self.answered(answer),
+                Some(answer) = self.works.next(), if !self.works.is_empty() => self.answered(answer),
                 drained = self.outbox.drain(&self.stream), if unsent => {
                     if drained.is_err() {
                         self.lost();
@@ -116,11 +120,7 @@ impl Connection {
                     tracing::debug!(invocation = %self.dispatch.id(), "a connection is closed: no answer was taken for 30 s");
                     self.lost();
                 }
-                () = sleep(LOOK), if !reading && !gone => {
-                    if hung_up(&self.stream) {
-                        self.lost();
-                    }
-                }
+                () = self.peer.hung_up(&self.stream), if !reading && !gone => self.lost(),
                 _ = phase.changed() => {}
             }
             // A peer that always has something more to say does not keep the thread.
@@ -132,15 +132,15 @@ impl Connection {
         match frame {
             Frame::Body(body) => {
                 let weight = rpc::weight(&body);
-                if weight > self.dispatch.rooms.requests.bytes() {
+                if weight > self.dispatch.budget.requests.bytes() {
                     let length = body.len();
                     drop(body);
                     return self.refused_unread(move |dispatch| dispatch.too_heavy(length, weight));
                 }
-                match self.dispatch.rooms.requests.try_take(weight) {
+                match self.dispatch.budget.requests.try_take(weight) {
                     Some(held) => self.begin(body, held),
                     None => {
-                        let room = self.dispatch.rooms.requests.clone();
+                        let room = self.dispatch.budget.requests.clone();
                         self.entering = Some((body, Box::pin(async move { room.take(weight).await })));
                     }
                 }
@@ -149,7 +149,7 @@ impl Connection {
             Frame::Foreign(framing) => {
                 self.open = false;
                 let dispatch = self.dispatch.clone();
-                self.works.add(Box::pin(async move {
+                self.works.push(Box::pin(async move {
                     let reply = dispatch.not_frames(framing.words());
                     let (mut frame, held) =
                         single(Replied { id: Id::Null, reply, held: Held::default() }, dispatch.id());
@@ -164,7 +164,7 @@ impl Connection {
     /// Answers a request that nobody has read.
     fn refused_unread(&mut self, why: impl FnOnce(&Dispatch) -> String) {
         let (dispatch, why) = (self.dispatch.clone(), why(&self.dispatch));
-        self.works.add(Box::pin(async move {
+        self.works.push(Box::pin(async move {
             let reply = dispatch.unread(why).await;
             let replied = Replied { id: Id::Null, reply, held: Held::default() };
             Some(settled(&dispatch, single(replied, dispatch.id())).await)
@@ -173,7 +173,7 @@ impl Connection {
 
     fn begin(&mut self, body: Vec<u8>, held: Held) {
         let (dispatch, gone) = (self.dispatch.clone(), self.gone.subscribe());
-        self.works.add(Box::pin(async move {
+        self.works.push(Box::pin(async move {
             let answer = work(&dispatch, body, &gone).await;
             drop(held);
             answer
@@ -215,44 +215,39 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Whether the peer has closed its end altogether, not just said all it had to say.
+/// Sees the peer close its end altogether, which is more than having said all it had to say, while nothing is read.
+#[derive(Default)]
+struct Peer(Option<AsyncFd<OwnedFd>>);
+
+impl Peer {
+    /// Waits for that; for ever where it cannot be seen.
+    async fn hung_up(&mut self, stream: &UnixStream) {
+        if self.0.is_none() {
+            let copy = stream.as_fd().try_clone_to_owned();
+            // Nothing is urgent on such a socket: what comes is the hang-up, which is always told. Deprecated because a
+            // type could change its descriptor while it is registered; this one does not, and the replacement would need
+            // unsafe code.
+            #[expect(deprecated)]
+            let watched = copy.ok().and_then(|copy| AsyncFd::with_interest(copy, Interest::PRIORITY).ok());
+            self.0 = watched;
+        }
+        let Some(peer) = &self.0 else { return std::future::pending().await };
+        while let Ok(mut ready) = peer.ready(Interest::PRIORITY).await {
+            if hung_up(stream) {
+                return;
+            }
+            ready.clear_ready();
+        }
+        std::future::pending().await
+    }
+}
+
+/// Whether the peer has closed its end altogether.
 fn hung_up(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {
         Ok(_) => fds[0].revents().is_some_and(|r| r.intersects(PollFlags::POLLHUP | PollFlags::POLLERR)),
         Err(_) => false,
-    }
-}
-
-/// Requests in flight.
-#[derive(Default)]
-struct Works(Vec<Work>);
-
-impl Works {
-    fn add(&mut self, work: Work) {
-        self.0.push(work);
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The next that is done. Can be dropped half-way.
-    async fn next(&mut self) -> Option<Answer> {
-        poll_fn(|cx| {
-            for i in 0..self.0.len() {
-                if let Poll::Ready(answer) = self.0[i].as_mut().poll(cx) {
-                    drop(self.0.swap_remove(i));
-                    return Poll::Ready(answer);
-                }
-            }
-            Poll::Pending
-        })
-        .await
     }
 }
 
@@ -276,7 +271,7 @@ async fn work(dispatch: &Dispatch, body: Vec<u8>, gone: &watch::Receiver<bool>) 
         }
         Body::Batch(items) => items,
     };
-    let held = dispatch.rooms.batch.take(MAX_RESPONSE).await;
+    let held = dispatch.budget.batch.take(MAX_RESPONSE).await;
     let mut frame = vec![0; HEADER];
     for item in items {
         let Some(replied) = dispatch.answer(item, gone).await else { continue };
@@ -306,7 +301,7 @@ async fn settled(dispatch: &Dispatch, (mut frame, held): (Vec<u8>, Held)) -> Ans
     let length = u32::try_from(frame.len() - HEADER).unwrap_or(u32::MAX);
     frame[..HEADER].copy_from_slice(&length.to_be_bytes());
     frame.shrink_to_fit();
-    let held = dispatch.rooms.settle(held, frame.len()).await;
+    let held = dispatch.budget.settle(held, frame.len()).await;
     Answer { frame, _held: held }
 }
 

@@ -2,7 +2,7 @@
 //! JSON. What a peer declares costs nothing; only bytes that have arrived take memory.
 
 use super::framing::{Beginning, Framing, beginning};
-use crate::rooms::Held;
+use crate::memory_budget::Held;
 use crate::rpc::MAX_REQUEST;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

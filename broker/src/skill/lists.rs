@@ -3,7 +3,8 @@
 use super::faults::{Code, nearest, shortened};
 use super::fields::{OFFSET, Reader, control_character};
 use super::yaml::{Kind, Node};
-use super::{Extensions, HostPattern, Item, NATIVE_TOOLS};
+use super::{Extensions, HostPattern, Item};
+use crate::catalogue::NATIVE;
 use crate::glob::{MAX_PATTERNS, Pattern};
 
 impl<'a> Reader<'a> {
@@ -46,7 +47,7 @@ impl<'a> Reader<'a> {
             );
         }
         for tool in &texts {
-            if !NATIVE_TOOLS.contains(&tool.value) && !known(tool.value) {
+            if !NATIVE.contains(&tool.value) && !known(tool.value) {
                 self.fault(key, Code::UnknownTool, tool.line, unknown_tool(tool.value));
             }
         }
@@ -158,11 +159,11 @@ impl<'a> Reader<'a> {
 fn unknown_tool(name: &str) -> String {
     let name = shortened(name);
     let bare = name.split('(').next().unwrap_or_default().trim();
-    let hint = match nearest(bare, NATIVE_TOOLS) {
+    let hint = match nearest(bare, NATIVE) {
         Some(tool) if name.contains('(') => format!("; tools take no arguments here, write {tool:?}"),
         Some(tool) => format!("; did you mean {tool:?}?"),
         None if name.contains('*') => "; wildcards are not allowed, name each tool".to_owned(),
-        None => format!("; the tools are {}", NATIVE_TOOLS.join(", ")),
+        None => format!("; the tools are {}", NATIVE.join(", ")),
     };
     format!("no tool is called {name:?}{hint}")
 }

@@ -24,27 +24,13 @@ pub use host::HostPattern;
 pub use schema::schema;
 pub use split::{MAX_FILE, MAX_FRONTMATTER};
 
+use crate::catalogue::{HERE, NATIVE};
 use crate::glob::Pattern;
 use nix::errno::Errno;
 use nix::sys::stat::SFlag;
 use serde_json::Value;
 use std::io;
 use std::path::Path;
-
-/// The tools that come with the system (`[1.5]`).
-pub const NATIVE_TOOLS: [&str; 11] = [
-    "Bash",
-    "Read",
-    "Write",
-    "Edit",
-    "Glob",
-    "Grep",
-    "MemoryRead",
-    "MemorySearch",
-    "MemoryEmit",
-    "HttpFetch",
-    "HttpPost",
-];
 
 /// One element of a list, with its line in SKILL.md: rules are named as "allowed_memory_scopes line 7".
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,9 +231,10 @@ fn line_of(text: &[u8], key: &str) -> u32 {
 }
 
 fn absent_tools(skill: &Skill) -> impl Iterator<Item = Fault> {
-    let absent = skill.allowed_tools.iter().filter(|t| {
-        NATIVE_TOOLS.contains(&t.value.as_str()) && !crate::tools::HERE.contains(&t.value.as_str())
-    });
+    let absent = skill
+        .allowed_tools
+        .iter()
+        .filter(|t| NATIVE.contains(&t.value.as_str()) && !HERE.contains(&t.value.as_str()));
     absent.map(|tool| Fault {
         field: "allowed_tools".into(),
         code: Code::UnknownTool,

@@ -4,14 +4,14 @@
 mod output;
 
 use self::output::{MAX_OUTPUT, Output};
-use super::{Context, DISK_LOW, Deps, Ending, TIMED_OUT, Tool, ToolError, ToolResult, args, internal};
+use super::{CallResources, Deps, Ending, InFlight, Work, args};
 use crate::audit::Started;
-use crate::call::{Call, Invocation, Subject};
+use crate::call::{Access, DISK_LOW, Invocation, Plan, TIMED_OUT, ToolError, ToolResult, millis};
+use crate::catalogue::{Asking, Tool};
 use crate::diagnosis::{self, Bounds};
-use crate::grants::Directory;
+use crate::grants::{Directory, Limits, SandboxGrant};
 use crate::helper::{Helper, HelperError, Spawned};
 use crate::locks;
-use crate::running::millis;
 use crate::space::Space;
 use cyberos_proto::ids::InvocationId;
 use cyberos_proto::message::{Exit, Refusal};
@@ -19,10 +19,8 @@ use cyberos_proto::plan::{Bind, BindKind, Feature, MAX_WORD_BYTES, Profile, Sand
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::future::Future;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -41,7 +39,7 @@ const ENVIRONMENT: [&str; 6] = [
 ];
 
 /// The tool.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Bash {
     helper: Helper,
     require: Vec<Feature>,
@@ -73,6 +71,8 @@ impl Args {
 }
 
 impl Tool for Bash {
+    type Work = Box<dyn Work>;
+
     fn name(&self) -> &'static str {
         "Bash"
     }
@@ -90,55 +90,50 @@ impl Tool for Bash {
         args::schema::<Args>()
     }
 
-    fn subject(&self, _: &Invocation, call: &mut Call) -> Result<Subject, String> {
-        Args::read(&call.args).map(|_| Subject::Nothing)
+    fn plan(&self, _: Asking<'_>, args: Map<String, Value>) -> Result<Plan<Box<dyn Work>>, String> {
+        let args = Args::read(&args)?;
+        Ok(Plan::new(vec![Access::Sandbox], Box::new(Command { bash: self.clone(), args })))
     }
+}
 
-    fn invoke<'a>(
-        &'a self,
-        context: Context,
-        started: Started,
-    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
+struct Command {
+    bash: Bash,
+    args: Args,
+}
+
+impl Work for Command {
+    fn run(self: Box<Self>, mut started: Started, resources: CallResources) -> InFlight {
         Box::pin(async move {
-            let args = Args::read(&started.permit().call().args).map_err(super::bad_arguments)?;
-            self.run(&context, args).await
+            let grant = started.handles().sandbox()?;
+            self.bash.run(&resources, &grant, &self.args).await
         })
     }
 }
 
 impl Bash {
-    /// For the registry.
+    /// For the catalogue.
     pub fn new(deps: &Deps) -> Self {
         Bash { helper: deps.helper.clone(), require: deps.require.clone(), space: deps.space.clone() }
     }
 
-    async fn run(&self, context: &Context, args: Args) -> ToolResult {
-        let _place = context.sandbox().await.ok_or_else(internal)?;
+    async fn run(&self, resources: &CallResources, grant: &SandboxGrant, args: &Args) -> ToolResult {
+        let _place = resources.sandbox().await.ok_or_else(ToolError::internal)?;
         // Both streams, and the answer made of them.
-        context.room_for(4 * MAX_OUTPUT).await;
+        resources.room_for(4 * MAX_OUTPUT).await;
         let began = Instant::now();
-        let left = context.time_left();
+        let left = resources.time_left();
         let limit = args.timeout_ms.map_or(left, |ms| Duration::from_millis(ms.get()).min(left));
-        let (directories, writable) = context.directories();
-        if let Some(gone) = directories.iter().find(|d| !d.is_in_place()) {
-            return Err(ToolError {
-                reason: "grant_gone",
-                message: format!(
-                    "{} is no longer the directory that it was when the run began",
-                    gone.path.as_str()
-                ),
-            });
-        }
+        let (directories, writable) = grant.directories()?;
         let mut full = std::pin::pin!(self.until_full(directories, writable));
-        let (plan, descriptors) = plan(context, &args.cmd, directories, writable)?;
+        let (plan, descriptors) = plan(resources, grant.limits(), &args.cmd, (directories, writable))?;
         let bounds = Bounds::from(&plan.limits);
         let targets: Vec<SandboxPath> = plan.binds.iter().map(|bind| bind.target.clone()).collect();
         let id = InvocationId::from_random(*Uuid::new_v4().as_bytes());
         // From here on dropped with the call.
-        let _sandbox = Sandbox { id, helper: self.helper.clone(), ending: context.ending() };
+        let _sandbox = Sandbox { id, helper: self.helper.clone(), ending: resources.ending() };
         let work = async {
             let spawned = self.helper.spawn(id, plan, descriptors).await;
-            let spawned = spawned.map_err(|e| refused(&e, context.invocation(), &targets))?;
+            let spawned = spawned.map_err(|e| refused(&e, resources.invocation(), &targets))?;
             self.lacks_nothing(&spawned)?;
             let uid = spawned.report.uid;
             tokio::select! {
@@ -180,9 +175,9 @@ impl Bash {
                 }
                 Ok(Err(e)) => {
                     tracing::error!(error = %e, "free space cannot be measured, so Bash does not run");
-                    return internal();
+                    return ToolError::internal();
                 }
-                Err(_) => return internal(),
+                Err(_) => return ToolError::internal(),
             }
         }
     }
@@ -224,17 +219,17 @@ impl Drop for Sandbox {
 }
 
 fn plan(
-    context: &Context,
+    resources: &CallResources,
+    limits: Limits,
     cmd: &str,
-    directories: &[Directory],
-    writable: bool,
+    (directories, writable): (&[Directory], bool),
 ) -> Result<(SpawnPlan, Vec<OwnedFd>), ToolError> {
-    let path = |text: &str| SandboxPath::new(text).map_err(|_| internal());
-    let copy = path(&format!("/opt/cyberos/skills/{}", context.invocation().skill_id))?;
+    let path = |text: &str| SandboxPath::new(text).map_err(|_| ToolError::internal());
+    let copy = path(&format!("/opt/cyberos/skills/{}", resources.invocation().skill_id))?;
     let kind = BindKind::Grant { writable };
     let grants = directories.iter().map(|d| (Bind { target: d.path.clone(), kind }, &d.fd));
     let sealed = Bind { target: copy, kind: BindKind::Sealed };
-    let (binds, held): (Vec<_>, Vec<_>) = std::iter::once((sealed, context.copy())).chain(grants).unzip();
+    let (binds, held): (Vec<_>, Vec<_>) = std::iter::once((sealed, resources.copy())).chain(grants).unzip();
     let plan = SpawnPlan {
         program: path("/bin/bash")?,
         args: ["/bin/bash", "-c", cmd].map(|word| word.as_bytes().to_vec()).into(),
@@ -242,17 +237,15 @@ fn plan(
         cwd: path("/tmp")?,
         binds,
         socket: false,
-        limits: context
-            .limits()
-            .of_sandbox(Duration::from_secs(u64::from(context.limits().effort_minutes) * 60)),
+        limits: limits.of_sandbox(Duration::from_secs(u64::from(limits.effort_minutes) * 60)),
         profile: Profile::Bash,
     };
     plan.check().map_err(|fault| {
         tracing::error!(%fault, "a plan for Bash is not well formed");
-        internal()
+        ToolError::internal()
     })?;
     let descriptors = held.into_iter().map(|fd| fd.try_clone()).collect::<Result<_, _>>();
-    Ok((plan, descriptors.map_err(|_| internal())?))
+    Ok((plan, descriptors.map_err(|_| ToolError::internal())?))
 }
 
 /// What the skill is told of a refusal. The operator's log has all of it.
@@ -303,6 +296,10 @@ async fn finish(spawned: Spawned, bounds: &Bounds) -> ToolResult {
     result.insert("stdout".into(), stdout.into_text().into());
     let mut stderr = stderr.into_text();
     if let Some(told) = diagnosis::of_command(end, bounds) {
+        // A line of its own, also after output that ends in the middle of one.
+        if !stderr.is_empty() && !stderr.ends_with('\n') {
+            stderr.push('\n');
+        }
         stderr.push_str(&format!("cyberos: {told}\n"));
     }
     result.insert("stderr".into(), stderr.into());

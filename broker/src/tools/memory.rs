@@ -12,12 +12,11 @@
 //!
 //! with `ts` in ns since 1970, as in the ledger.
 
-use super::{
-    Context, DISK_LOW, Deps, MEMORY_QUOTA, Tool, ToolError, ToolResult, WRITE_QUOTA, args, internal,
-};
+use super::{CallResources, Deps, InFlight, Work, args};
 use crate::audit::clock::Month;
 use crate::audit::{Audit, Emitted, Started};
-use crate::call::{Call, Invocation, Subject, Target};
+use crate::call::{Access, DISK_LOW, MEMORY_QUOTA, Plan, ToolError, ToolResult, WRITE_QUOTA};
+use crate::catalogue::{Asking, Tool};
 use crate::memory::{MemoryError, Store};
 use crate::rpc;
 use cyberos_proto::ids::InvocationId;
@@ -26,8 +25,6 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 /// Longest `kind`, in bytes, and most parts: it becomes directories.
@@ -58,6 +55,8 @@ impl MemoryRead {
 }
 
 impl Tool for MemoryRead {
+    type Work = Box<dyn Work>;
+
     fn name(&self) -> &'static str {
         "MemoryRead"
     }
@@ -71,27 +70,28 @@ impl Tool for MemoryRead {
         args::schema::<ReadArgs>()
     }
 
-    fn subject(&self, _: &Invocation, call: &mut Call) -> Result<Subject, String> {
-        let args: ReadArgs = args::read(&call.args)?;
-        Ok(Subject::Memory(args.path))
+    fn plan(&self, _: Asking<'_>, args: Map<String, Value>) -> Result<Plan<Box<dyn Work>>, String> {
+        let args: ReadArgs = args::read(&args)?;
+        Ok(Plan::new(vec![Access::Memory(args.path)], Box::new(Reading { store: self.store.clone() })))
     }
+}
 
-    fn invoke<'a>(
-        &'a self,
-        context: Context,
-        started: Started,
-    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
+struct Reading {
+    store: Arc<Store>,
+}
+
+impl Work for Reading {
+    fn run(self: Box<Self>, mut started: Started, resources: CallResources) -> InFlight {
         Box::pin(async move {
-            let path = memory_path(&started)?;
-            let (store, tenant) = (self.store.clone(), context.invocation().tenant);
+            let scope = started.handles().memory()?;
             // Its size is known only once it has been read.
-            context.room_for(READ_ROOM).await;
-            context
+            resources.room_for(READ_ROOM).await;
+            resources
                 .blocking(move |_| {
-                    let file = store.read(tenant, &path).map_err(failed)?;
+                    let file = scope.read(&self.store).map_err(failed)?;
                     let text = String::from_utf8(file.bytes).map_err(|_| ToolError {
                         reason: "not_utf8",
-                        message: format!("{path} is not UTF-8 text"),
+                        message: format!("{} is not UTF-8 text", scope.path()),
                     })?;
                     let (meta, body) = split(&text);
                     let mut out = Map::new();
@@ -163,6 +163,8 @@ impl MemoryEmit {
 }
 
 impl Tool for MemoryEmit {
+    type Work = Box<dyn Work>;
+
     fn name(&self) -> &'static str {
         "MemoryEmit"
     }
@@ -176,8 +178,8 @@ impl Tool for MemoryEmit {
         args::schema::<EmitArgs>()
     }
 
-    fn subject(&self, invocation: &Invocation, call: &mut Call) -> Result<Subject, String> {
-        let args: EmitArgs = args::read(&call.args)?;
+    fn plan(&self, asking: Asking<'_>, mut given: Map<String, Value>) -> Result<Plan<Box<dyn Work>>, String> {
+        let args: EmitArgs = args::read(&given)?;
         if !is_kind(&args.kind) {
             return Err(format!(
                 "args.kind: {:?} is not two or more words of a-z, 0-9 and _ (each beginning with a letter) joined by dots, \
@@ -185,101 +187,100 @@ impl Tool for MemoryEmit {
                 shortened(&args.kind)
             ));
         }
-        if invocation.sync_private && args.sync_class == Some(SyncClass::Shareable) {
+        let narrowest = asking.invocation.sync_private;
+        if narrowest && args.sync_class == Some(SyncClass::Shareable) {
             return Err("args.sync_class: it may only narrow, and the skill's own is private".to_owned());
         }
-        if let Some(path) = args.path {
-            return Ok(Subject::Memory(path));
-        }
-        let month = Month::of(self.audit.now_ns()).to_string().replace('-', "/");
-        let row_id = row_id(invocation.id, call.number);
-        let tree = format!("memories/{}", args.kind.replace('.', "/"));
-        let path = format!("{tree}/{month}/{row_id}.md");
-        call.args.insert("path".to_owned(), path.as_str().into());
-        Ok(Subject::NewMemory { path, pattern: format!("{tree}/**") })
-    }
-
-    fn writes(&self, call: &Call) -> u64 {
-        let length = match call.args.get("payload") {
-            Some(Value::String(text)) => text.len(),
-            Some(other) => other.to_string().len(),
-            None => 0,
+        let own = if narrowest { SyncClass::Private } else { SyncClass::Shareable };
+        // As it was sent, and as it was hashed: a number that goes through serde may lose its spelling (-0).
+        let payload = match given.swap_remove("payload") {
+            Some(Value::String(text)) => text,
+            Some(other) => other.to_string(),
+            None => return Err("args.payload: it is missing".to_owned()),
         };
-        length as u64
+        let row_id = row_id(asking.invocation.id, asking.number);
+        let access = match args.path {
+            Some(path) => Access::Memory(path),
+            None => {
+                let month = Month::of(self.audit.now_ns()).to_string().replace('-', "/");
+                let tree = format!("memories/{}", args.kind.replace('.', "/"));
+                Access::NewMemory {
+                    path: format!("{tree}/{month}/{row_id}.md"),
+                    pattern: format!("{tree}/**"),
+                }
+            }
+        };
+        let writes = payload.len() as u64;
+        let emitting = Emitting {
+            store: self.store.clone(),
+            audit: self.audit.clone(),
+            tenant_quota: self.tenant_quota,
+            kind: args.kind,
+            sync_class: args.sync_class.unwrap_or(own),
+            payload,
+            row_id,
+        };
+        Ok(Plan { accesses: vec![access], writes, rows_owed: 1, work: Box::new(emitting) })
     }
+}
 
-    fn invoke<'a>(
-        &'a self,
-        context: Context,
-        started: Started,
-    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
+struct Emitting {
+    store: Arc<Store>,
+    audit: Audit,
+    tenant_quota: u64,
+    kind: String,
+    sync_class: SyncClass,
+    /// Text as it is, anything else as JSON.
+    payload: String,
+    row_id: String,
+}
+
+impl Work for Emitting {
+    fn run(self: Box<Self>, started: Started, resources: CallResources) -> InFlight {
         Box::pin(async move {
-            let given = &started.permit().call().args;
-            let args: EmitArgs = args::read(given).map_err(super::bad_arguments)?;
-            let path = memory_path(&started)?;
-            let (store, audit, quota) = (self.store.clone(), self.audit.clone(), self.tenant_quota);
             // Once the file is there its row has to follow, whether or not somebody still waits for the answer.
-            let emit = tokio::spawn(emit(store, audit, quota, context, started, args, path));
-            emit.await.unwrap_or_else(|_| Err(internal()))
+            let emit = tokio::spawn(self.emit(started, resources));
+            emit.await.unwrap_or_else(|_| Err(ToolError::internal()))
         })
     }
 }
 
-async fn emit(
-    store: Arc<Store>,
-    audit: Audit,
-    quota: u64,
-    context: Context,
-    started: Started,
-    args: EmitArgs,
-    path: String,
-) -> ToolResult {
-    let invocation = context.invocation().clone();
-    let own = if invocation.sync_private { SyncClass::Private } else { SyncClass::Shareable };
-    let sync_class = args.sync_class.unwrap_or(own);
-    let trace_id = started.permit().trace().to_string();
-    let row_id = row_id(invocation.id, started.permit().call().number);
-    let meta = json!({
-        "kind": args.kind, "sync_class": sync_class, "trace_id": trace_id, "skill_id": invocation.skill_id,
-        "ts": audit.now_ns(),
-    });
-    // As it was sent, and as it was hashed: a number that goes through serde may lose its spelling (-0).
-    let content = match started.permit().call().args.get("payload") {
-        Some(Value::String(text)) => format!("{FENCE}{meta}\n{FENCE}{text}"),
-        Some(other) => format!("{FENCE}{meta}\n{FENCE}{other}"),
-        None => return Err(internal()),
-    };
-    let content = content.into_bytes();
-    let (bytes, tenant, to) = (content.len() as u64, invocation.tenant, path.clone());
-    let allowed = context.allowance(quota);
-    let write = move |_: &crate::workers::Stop| store.write(tenant, &to, &content, &allowed).map_err(failed);
-    let written = context.blocking(write).await?;
-    let emitted = Emitted {
-        kind: &args.kind,
-        row_id: &row_id,
-        sync_class: sync_class.as_str(),
-        path: &path,
-        content_sha256: &written.sha256,
-        bytes,
-    };
-    let seq = audit.memory_emit(&invocation, &started, &emitted).await.map_err(|unavailable| ToolError {
-        reason: "audit_unavailable",
-        message: format!("{path} has been written, but its row could not: {unavailable}"),
-    })?;
-    let answer = [
-        ("row_id", row_id.into()),
-        ("seq", seq.into()),
-        ("path", path.into()),
-        ("trace_id", trace_id.into()),
-    ];
-    Ok(answer.into_iter().map(|(key, value): (&str, Value)| (key.to_owned(), value)).collect())
-}
-
-/// The canonical path that the permit holds.
-fn memory_path(started: &Started) -> Result<String, ToolError> {
-    match started.permit().target() {
-        Target::Memory(path) => Ok(path.clone()),
-        _ => Err(internal()),
+impl Emitting {
+    async fn emit(self, mut started: Started, resources: CallResources) -> ToolResult {
+        let Emitting { store, audit, tenant_quota, kind, sync_class, payload, row_id } = self;
+        let scope = started.handles().memory()?;
+        let path = scope.path().to_owned();
+        let invocation = resources.invocation().clone();
+        let trace_id = started.trace().to_string();
+        let meta = json!({
+            "kind": kind, "sync_class": sync_class, "trace_id": trace_id, "skill_id": invocation.skill_id,
+            "ts": audit.now_ns(),
+        });
+        let content = format!("{FENCE}{meta}\n{FENCE}{payload}").into_bytes();
+        drop(payload);
+        let bytes = content.len() as u64;
+        let written =
+            resources.blocking(move |_| scope.write(&store, &content, tenant_quota).map_err(failed)).await?;
+        let emitted = Emitted {
+            kind: &kind,
+            row_id: &row_id,
+            sync_class: sync_class.as_str(),
+            path: &path,
+            content_sha256: &written.sha256,
+            bytes,
+        };
+        let seq =
+            audit.memory_emit(&invocation, &started, &emitted).await.map_err(|unavailable| ToolError {
+                reason: "audit_unavailable",
+                message: format!("{path} has been written, but its row could not: {unavailable}"),
+            })?;
+        let answer = [
+            ("row_id", row_id.into()),
+            ("seq", seq.into()),
+            ("path", path.into()),
+            ("trace_id", trace_id.into()),
+        ];
+        Ok(answer.into_iter().map(|(key, value): (&str, Value)| (key.to_owned(), value)).collect())
     }
 }
 

@@ -1,9 +1,10 @@
 //! Read: a file of the host, or some of its lines (`[4.4]`, section 5). The file arrives pinned; its name is not looked at.
 
-use super::{Context, Tool, ToolError, ToolResult, args};
+use super::{CallResources, InFlight, Work, args};
 use crate::audit::{Started, canonical::hex};
-use crate::call::{Call, Invocation, Subject};
-use crate::workers::Stop;
+use crate::blocking_pool::Stop;
+use crate::call::{Access, Plan, ToolError, ToolResult};
+use crate::catalogue::{Asking, Tool};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
@@ -11,10 +12,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::future::Future;
 use std::io::Read as _;
 use std::num::NonZeroU64;
-use std::pin::Pin;
 
 /// Most bytes of text in one answer: what a response holds, less its frame. More is cut and marked.
 const MAX_TEXT: usize = (16 << 20) - 4096;
@@ -58,6 +57,8 @@ impl<'de> Deserialize<'de> for Encoding {
 }
 
 impl Tool for Read {
+    type Work = Box<dyn Work>;
+
     fn name(&self) -> &'static str {
         "Read"
     }
@@ -71,26 +72,27 @@ impl Tool for Read {
         args::schema::<Args>()
     }
 
-    fn subject(&self, _: &Invocation, call: &mut Call) -> Result<Subject, String> {
-        let args: Args = args::read(&call.args)?;
-        Ok(Subject::File(args.path))
+    fn plan(&self, _: Asking<'_>, args: Map<String, Value>) -> Result<Plan<Box<dyn Work>>, String> {
+        let args: Args = args::read(&args)?;
+        Ok(Plan::new(vec![Access::File(args.path.clone())], Box::new(Reading { args })))
     }
+}
 
-    fn invoke<'a>(
-        &'a self,
-        mut context: Context,
-        started: Started,
-    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
+struct Reading {
+    args: Args,
+}
+
+impl Work for Reading {
+    fn run(self: Box<Self>, mut started: Started, resources: CallResources) -> InFlight {
         Box::pin(async move {
-            let args: Args = args::read(&started.permit().call().args).map_err(super::bad_arguments)?;
-            let pinned = context.take_file()?;
-            let size = pinned.size();
+            let file = started.handles().file()?;
+            let size = file.size();
             if size > SMALL {
                 // The text, and the answer made of it.
                 let most = usize::try_from(size).unwrap_or(usize::MAX).min(MAX_TEXT);
-                context.room_for(most.saturating_mul(2)).await;
+                resources.room_for(most.saturating_mul(2)).await;
             }
-            context.blocking(move |stop| read(pinned.open()?, &args, stop)).await
+            resources.blocking(move |stop| read(file.open()?, &self.args, stop)).await
         })
     }
 }

@@ -3,12 +3,12 @@
 
 use crate::support::{Client, Line, Options, call, frame};
 use cyberos_broker::audit::{Row, Started};
-use cyberos_broker::call::{Call, Invocation, Subject};
-use cyberos_broker::tools::{Context, Tool, ToolResult};
-use cyberos_broker::workers::{Stop, Workers};
+use cyberos_broker::blocking_pool::{BlockingPool, Stop};
+use cyberos_broker::call::Plan;
+use cyberos_broker::catalogue::{Asking, Tool};
+use cyberos_broker::tools::{CallResources, InFlight, Work};
 use serde_json::{Map, Value, json};
-use std::future::Future;
-use std::pin::Pin;
+
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -20,6 +20,8 @@ struct Odd {
 }
 
 impl Tool for Odd {
+    type Work = Box<dyn Work>;
+
     fn name(&self) -> &'static str {
         "Bash"
     }
@@ -32,22 +34,27 @@ impl Tool for Odd {
         json!({"type": "object", "properties": {}})
     }
 
-    fn subject(&self, _: &Invocation, _: &mut Call) -> Result<Subject, String> {
-        Ok(Subject::Nothing)
+    fn plan(&self, _: Asking<'_>, args: Map<String, Value>) -> Result<Plan<Box<dyn Work>>, String> {
+        let how = args.get("how").and_then(Value::as_str).map(str::to_owned);
+        let (began, release) = (self.began.clone(), self.release.clone());
+        Ok(Plan::new(Vec::new(), Box::new(Doing { how, began, release })))
     }
+}
 
-    fn invoke<'a>(
-        &'a self,
-        _context: Context,
-        started: Started,
-    ) -> Pin<Box<dyn Future<Output = ToolResult> + Send + 'a>> {
-        let how = started.permit().call().args.get("how").cloned();
-        if how.as_ref().is_some_and(|h| h == "panic at once") {
+struct Doing {
+    how: Option<String>,
+    began: Arc<Semaphore>,
+    release: Arc<Semaphore>,
+}
+
+impl Work for Doing {
+    fn run(self: Box<Self>, _: Started, _: CallResources) -> InFlight {
+        if self.how.as_deref() == Some("panic at once") {
             panic!("on purpose");
         }
         Box::pin(async move {
             self.began.add_permits(1);
-            match how.as_ref().and_then(Value::as_str) {
+            match self.how.as_deref() {
                 Some("panic") => panic!("on purpose"),
                 Some("wait") => self.release.acquire().await.unwrap().forget(),
                 _ => {}
@@ -155,14 +162,14 @@ async fn case_094_a_peer_that_leaves_with_calls_in_flight_leaves_no_row_open() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_system_that_hangs_holds_no_end_up() {
-    let workers = Workers::default();
+    let pool = BlockingPool::default();
     let (release, gate) = std::sync::mpsc::channel::<()>();
     let gate = Arc::new(std::sync::Mutex::new(gate));
     let (began, all_begin) = std::sync::mpsc::channel();
     // Every thread that all invocations have together waits for a disk that does not answer.
     let mut hung = Vec::new();
     for _ in 0..16 {
-        let share = workers.share();
+        let share = pool.share();
         for _ in 0..4 {
             let (share, gate, began) = (share.clone(), gate.clone(), began.clone());
             hung.push(tokio::spawn(async move {
@@ -176,7 +183,7 @@ async fn a_file_system_that_hangs_holds_no_end_up() {
     }
     tokio::task::spawn_blocking(move || (0..64).for_each(|_| all_begin.recv().unwrap())).await.unwrap();
     let frontmatter = "allowed_tools: [Read]\nallowed_memory_scopes: []\nx-allowed-files: [\"$DIR/work/**\"]";
-    let line = Line::new(Options { frontmatter: frontmatter.into(), workers, ..Options::default() });
+    let line = Line::new(Options { frontmatter: frontmatter.into(), pool, ..Options::default() });
     let mut client = line.client().await;
     for id in 0..8 {
         client.send(call(id, "Read", json!({"path": line.work("x")}))).await;

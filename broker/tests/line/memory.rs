@@ -314,12 +314,12 @@ async fn case_104_the_list_and_the_calls_agree() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tools_that_validation_knows_are_those_that_are_served() {
-    let line = Line::with_tools(&cyberos_broker::tools::NATIVE.join(", ")).await;
+    let line = Line::with_tools(&cyberos_broker::catalogue::NATIVE.join(", ")).await;
     let mut client = line.client().await;
     let list = client.ask(r#"{"jsonrpc":"2.0","id":1,"method":"tool.list"}"#).await;
     let names: Vec<_> =
         list["result"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, cyberos_broker::tools::HERE);
+    assert_eq!(names, cyberos_broker::catalogue::HERE);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use cyberos_broker::audit::reader::Reader;
 use cyberos_broker::audit::{Audit, AuditOptions, Row};
+use cyberos_broker::blocking_pool::BlockingPool;
 use cyberos_broker::call::{Invocation, TraceId};
 use cyberos_broker::config::{Config, GrantSet};
 use cyberos_broker::grants::{Grants, NeverGrantable, Operator};
@@ -9,8 +10,7 @@ use cyberos_broker::helper::Helper;
 use cyberos_broker::memory::Store;
 use cyberos_broker::session::{Serving, Session, serve};
 use cyberos_broker::space::Space;
-use cyberos_broker::tools::{Deps, Registry, Tool};
-use cyberos_broker::workers::Workers;
+use cyberos_broker::tools::{self, Catalogue, Deps, Tool};
 use cyberos_proto::ids::{InvocationId, TenantId};
 use serde_json::{Value, json};
 use std::os::fd::OwnedFd;
@@ -37,10 +37,10 @@ pub(crate) struct Options {
     pub(crate) write_quota: u64,
     pub(crate) tenant_quota: u64,
     /// Tools beside the standard ones.
-    pub(crate) tools: Option<Vec<Box<dyn Tool>>>,
+    pub(crate) tools: Option<Vec<Box<Tool>>>,
     pub(crate) audit: AuditOptions,
     pub(crate) sync_private: bool,
-    pub(crate) workers: Workers,
+    pub(crate) pool: BlockingPool,
 }
 
 impl Default for Options {
@@ -53,7 +53,7 @@ impl Default for Options {
             tools: None,
             audit: AuditOptions::default(),
             sync_private: false,
-            workers: Workers::default(),
+            pool: BlockingPool::default(),
         }
     }
 }
@@ -80,9 +80,9 @@ impl Line {
         config.grants.skills.insert("demo".into(), GrantSet::requested());
         let never = Arc::new(NeverGrantable::new(&config));
         let grants = Grants::compile(&skill, &Operator::new(&config.grants, "demo", true), never);
-        let registry = match options.tools {
-            Some(tools) => Registry::of(tools).unwrap(),
-            None => Registry::standard(deps(&audit, dir.path(), options.tenant_quota)).unwrap(),
+        let catalogue = match options.tools {
+            Some(tools) => Catalogue::of(tools).unwrap(),
+            None => tools::standard(deps(&audit, dir.path(), options.tenant_quota)).unwrap(),
         };
         let invocation = Arc::new(Invocation {
             id: InvocationId::from_random([7; 16]),
@@ -96,9 +96,9 @@ impl Line {
             invocation: invocation.clone(),
             grants: Arc::new(grants),
             copy: Arc::new(std::fs::File::open(dir.path().join("work")).unwrap().into()),
-            registry: Arc::new(registry),
+            catalogue: Arc::new(catalogue),
             audit: audit.clone(),
-            workers: options.workers,
+            pool: options.pool,
             deadline: Instant::now() + Duration::from_secs(60),
             write_quota: options.write_quota,
         };

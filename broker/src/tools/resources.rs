@@ -1,98 +1,63 @@
-//! What a tool has at hand beside its started call: whose call it is, the file or directories it may touch, and the
-//! means that are counted. `dispatch` makes one for each call; a tool decides nothing with it.
+//! What a running call has at hand beside its handles: whose call it is, the skill's copy, threads, room for its answer, and
+//! the sandboxes that are counted. `dispatch` makes one for each call; nothing is decided with it.
 
-use super::{ToolError, internal};
-use crate::beneath::Pinned;
-use crate::call::Invocation;
-use crate::dispatch::Serving;
-use crate::grants::{Directory, Limits};
-use crate::memory::{Allowance, Meter};
-use crate::rooms::{Held, Room};
-use crate::workers::Stop;
+use crate::blocking_pool::{BlockingPool, Stop};
+use crate::call::{Invocation, ToolError};
+use crate::memory_budget::{Held, Room};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
-/// What `dispatch` makes a context of.
+/// What one call works with.
 #[derive(Debug)]
-pub(crate) struct Means {
-    pub(crate) serving: Arc<Serving>,
+pub struct CallResources {
+    pub(crate) invocation: Arc<Invocation>,
+    /// The skill's sealed copy, a directory.
+    pub(crate) copy: Arc<OwnedFd>,
+    pub(crate) deadline: Instant,
+    pub(crate) pool: BlockingPool,
     pub(crate) sandboxes: Arc<Semaphore>,
     pub(crate) answers: Room,
     /// Where it learns what the result takes of `answers`.
     pub(crate) held: Arc<Mutex<Held>>,
-    /// What the invocation has written.
-    pub(crate) written: Arc<Meter>,
     pub(crate) ending: Ending,
 }
 
-/// Means and rights of one call.
-#[derive(Debug)]
-pub struct Context {
-    means: Means,
-    file: Option<Result<Pinned, ToolError>>,
-}
-
-impl Context {
-    /// `file` is what the call's target leads to, found before the call was recorded.
-    pub(crate) fn new(means: Means, file: Option<Result<Pinned, ToolError>>) -> Self {
-        Context { means, file }
-    }
-
+impl CallResources {
     /// Whose call it is.
     pub fn invocation(&self) -> &Arc<Invocation> {
-        &self.means.serving.invocation
-    }
-
-    /// The file of a call whose subject is one; once.
-    pub fn take_file(&mut self) -> Result<Pinned, ToolError> {
-        self.file.take().unwrap_or_else(|| Err(internal()))
-    }
-
-    /// The directories that Bash is given, and whether it may write in them.
-    pub fn directories(&self) -> (&[Directory], bool) {
-        self.means.serving.grants.directories()
-    }
-
-    /// The limits of the invocation's sandboxes.
-    pub fn limits(&self) -> Limits {
-        self.means.serving.grants.limits()
+        &self.invocation
     }
 
     /// The skill's sealed copy, a directory.
     pub fn copy(&self) -> &Arc<OwnedFd> {
-        &self.means.serving.copy
+        &self.copy
     }
 
     /// What is left until the deadline.
     pub fn time_left(&self) -> Duration {
-        self.means.serving.deadline.saturating_duration_since(Instant::now())
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// Waits until the invocation may have one sandbox more; none when the broker is stopping.
     pub(super) async fn sandbox(&self) -> Option<OwnedSemaphorePermit> {
-        self.means.sandboxes.clone().acquire_owned().await.ok()
+        self.sandboxes.clone().acquire_owned().await.ok()
     }
 
     /// Where the call leaves what must be over before it counts as completed, however it is cut.
     pub(super) fn ending(&self) -> Ending {
-        self.means.ending.clone()
-    }
-
-    /// What a write to the memory of a tenant that may use `tenant` bytes may take.
-    pub(super) fn allowance(&self, tenant: u64) -> Allowance {
-        Allowance { tenant, written: self.means.written.clone(), invocation: self.means.serving.write_quota }
+        self.ending.clone()
     }
 
     /// Waits until the invocation may hold `bytes` more for this call's result. A tool asks once, before it makes
     /// a result of more than a few pages.
     pub async fn room_for(&self, bytes: usize) {
-        let first = self.means.held.lock().is_ok_and(|held| held.bytes() == 0);
+        let first = self.held.lock().is_ok_and(|held| held.bytes() == 0);
         if first {
-            let taken = self.means.answers.take(bytes).await;
-            if let Ok(mut held) = self.means.held.lock() {
+            let taken = self.answers.take(bytes).await;
+            if let Ok(mut held) = self.held.lock() {
                 *held = taken;
             }
         }
@@ -103,7 +68,7 @@ impl Context {
         &self,
         work: impl FnOnce(&Stop) -> Result<T, ToolError> + Send + 'static,
     ) -> Result<T, ToolError> {
-        self.means.serving.workers.run(work).await.unwrap_or_else(|_| Err(internal()))
+        self.pool.run(work).await.unwrap_or_else(|_| Err(ToolError::internal()))
     }
 }
 

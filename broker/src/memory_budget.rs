@@ -9,7 +9,7 @@
 //! small      4 MiB  answers of at most 32 KiB not yet taken: errors, status, lists
 //! ```
 //!
-//! Rooms are entered in this order, each at most once, and one of the last two: whoever holds one of those waits for
+//! MemoryBudget are entered in this order, each at most once, and one of the last two: whoever holds one of those waits for
 //! nobody but its peer, and a peer has 30 s. When a room is full its connection stops reading. Small answers have a room
 //! of their own so that a peer that takes no results does not keep the others from hearing how they stand.
 
@@ -90,16 +90,16 @@ impl Room {
 
 /// The rooms of one invocation.
 #[derive(Clone, Debug)]
-pub(crate) struct Rooms {
+pub(crate) struct MemoryBudget {
     pub(crate) requests: Room,
     pub(crate) batch: Room,
     pub(crate) answers: Room,
     small: Room,
 }
 
-impl Rooms {
+impl MemoryBudget {
     pub(crate) fn new() -> Self {
-        Rooms {
+        MemoryBudget {
             requests: Room::new(REQUESTS, PAGE),
             batch: Room::new(BATCH, PAGE),
             answers: Room::new(ANSWERS, PAGE),
@@ -143,7 +143,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_answer_is_in_a_room_and_a_small_one_does_not_wait_for_the_large() {
-        let rooms = Rooms::new();
+        let rooms = MemoryBudget::new();
         let full = rooms.answers.take(usize::MAX).await;
         let status = rooms.settle(Held::default(), 200).await;
         assert!(status.bytes() >= 200 && status.bytes() < 1024, "{}", status.bytes());

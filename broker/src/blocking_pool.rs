@@ -12,7 +12,7 @@ const OF_ONE: usize = 4;
 
 /// The threads.
 #[derive(Clone, Debug)]
-pub struct Workers {
+pub struct BlockingPool {
     all: Arc<Semaphore>,
     one: Arc<Semaphore>,
 }
@@ -22,16 +22,16 @@ pub struct Workers {
 #[error("the work ended in a panic, or the broker is stopping")]
 pub struct Lost;
 
-impl Default for Workers {
+impl Default for BlockingPool {
     fn default() -> Self {
-        Workers { all: Arc::new(Semaphore::new(OF_ALL)), one: Arc::new(Semaphore::new(OF_ONE)) }
+        BlockingPool { all: Arc::new(Semaphore::new(OF_ALL)), one: Arc::new(Semaphore::new(OF_ONE)) }
     }
 }
 
-impl Workers {
+impl BlockingPool {
     /// A share of the same threads for one more invocation.
     pub fn share(&self) -> Self {
-        Workers { all: self.all.clone(), one: Arc::new(Semaphore::new(OF_ONE)) }
+        BlockingPool { all: self.all.clone(), one: Arc::new(Semaphore::new(OF_ONE)) }
     }
 
     /// Does `work` on one of them. When nobody waits for the result any more, `work` finds that in its [`Stop`]; it
@@ -78,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_invocation_cannot_take_the_threads_of_another() {
-        let all = Workers::default();
+        let all = BlockingPool::default();
         let (mine, other) = (all.share(), all.share());
         let (release, gate) = mpsc::channel::<()>();
         let gate = Arc::new(std::sync::Mutex::new(gate));
@@ -100,7 +100,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_learns_that_nobody_waits_for_it_and_a_panic_is_an_error() {
-        let workers = Workers::default();
+        let workers = BlockingPool::default();
         let (began, begins) = tokio::sync::oneshot::channel();
         let (stopped, stops) = tokio::sync::oneshot::channel();
         let task = tokio::spawn(async move {
@@ -116,6 +116,6 @@ mod tests {
         begins.await.unwrap();
         task.abort();
         stops.await.unwrap();
-        assert_eq!(Workers::default().run(|_| panic!("on purpose")).await, Err::<(), _>(Lost));
+        assert_eq!(BlockingPool::default().run(|_| panic!("on purpose")).await, Err::<(), _>(Lost));
     }
 }
