@@ -10,7 +10,8 @@
 //! Filters are inherited, so the helper's own allow-list is the skills' (`allow.json`) and what it needs itself
 //! (`helper.json`). What a sandbox loads is short: it takes the latter away again, and refuses or pretends what depends
 //! on arguments. Since seccompiler has one action a filter, those are programs of their own, joined into one: where one
-//! allows, the next decides.
+//! allows, the next decides. In place of an errno, `chmod.json` may have the kernel ask (`src/modes.rs`), which is what
+//! programs run under where that can be done.
 
 use seccompiler::{BpfProgram, TargetArch, sock_filter};
 use serde_json::{Map, Value, json};
@@ -39,6 +40,7 @@ const ARGUMENTS: u32 = 16;
 const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
+const ASK: u32 = 0x7fc0_0000;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -58,21 +60,30 @@ fn main() -> Outcome<()> {
             action: json!({ "errno": 38 }),
             rules: rules("helper", arch)?,
         };
-        let sandbox = |profile: &[&str], more: &[&str]| -> Outcome<BpfProgram> {
+        let sandbox = |profile: &[&str], more: &[&str], chmod: Value| -> Outcome<BpfProgram> {
             let names = EVERY_SANDBOX.iter().chain(profile).chain(more);
             let mut parts = names.map(|name| one(name)).collect::<Outcome<Vec<_>>>()?;
+            parts.push(Filter { action: chmod, ..one("chmod")? });
             parts.push(helpers_own.clone());
             assemble(&parts, arch)
         };
-        for (name, program) in [
-            ("helper", assemble(&[allowed, own("ioctls")?, own("values")?], arch)?),
-            ("init", assemble(&[one("init")?], arch)?),
-            // Bounded: by a control group that counts all memory of the sandbox.
-            ("skill", sandbox(&SKILL, &["memory"])?),
-            ("skill_bounded", sandbox(&SKILL, &[])?),
-            ("bash", sandbox(&BASH, &["memory"])?),
-            ("bash_bounded", sandbox(&BASH, &[])?),
+        let mut programs = vec![
+            ("helper".to_owned(), assemble(&[allowed, own("ioctls")?, own("values")?], arch)?),
+            ("init".to_owned(), assemble(&[one("init")?], arch)?),
+            ("modes".to_owned(), assemble(&[one("modes")?, one("chmod")?], arch)?),
+        ];
+        // Bounded: by a control group that counts all memory of the sandbox. Refusing: where nobody can be asked.
+        let (unbounded, bounded): (&[&str], &[&str]) = (&["memory"], &[]);
+        for (name, profile, more) in [
+            ("skill", &SKILL[..], unbounded),
+            ("skill_bounded", &SKILL, bounded),
+            ("bash", &BASH, unbounded),
+            ("bash_bounded", &BASH, bounded),
         ] {
+            programs.push((name.to_owned(), sandbox(profile, more, json!("ask"))?));
+            programs.push((format!("{name}_refusing"), sandbox(profile, more, json!({ "errno": 1 }))?));
+        }
+        for (name, program) in programs {
             // The tests run those of every architecture.
             fs::create_dir_all(out.join(arch))?;
             fs::write(out.join(arch).join(format!("{name}.bpf")), bytes(&program))?;
@@ -137,6 +148,8 @@ fn with_the_helpers(mut filter: Filter) -> Filter {
 
 fn compile(filter: Filter, arch: &str) -> Outcome<BpfProgram> {
     let Filter { allow_else, action, rules } = filter;
+    // seccompiler has no such action; only rules of our own kind have it, of which nothing but head and end is taken.
+    let action = if action == "ask" { json!("log") } else { action };
     let text = json!({ "f": { "mismatch_action": allow_else, "match_action": action, "filter": rules } });
     let text = serde_json::to_vec(&text)?;
     let mut programs = seccompiler::compile_from_json(text.as_slice(), TargetArch::try_from(arch)?)?;
@@ -217,7 +230,7 @@ fn bits(rule: &Value, action: &Value) -> Outcome<BpfProgram> {
         program.push(sock_filter { code: LOAD, jt: 0, jf: 0, k: ARGUMENTS + 8 * index });
         program.push(sock_filter { code: ANY_BIT, jt: 0, jf: skip, k: mask });
     }
-    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: ERRNO + number(&action["errno"])? });
+    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: returned(action)? });
     Ok(program)
 }
 
@@ -233,8 +246,13 @@ fn list(rule: &Value, action: &Value) -> Outcome<BpfProgram> {
         let skip = u8::try_from(values.len() - i)?;
         program.push(sock_filter { code: EQUAL, jt: skip, jf: 0, k: *value });
     }
-    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: ERRNO + number(&action["errno"])? });
+    program.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: returned(action)? });
     Ok(program)
+}
+
+/// What a rule of our own kind answers: an errno, or that somebody else is asked (SECCOMP_RET_USER_NOTIF).
+fn returned(action: &Value) -> Outcome<u32> {
+    if action == "ask" { Ok(ASK) } else { Ok(ERRNO + number(&action["errno"])?) }
 }
 
 fn number(value: &Value) -> Outcome<u32> {

@@ -21,6 +21,8 @@ mod lacking;
 mod leases;
 #[path = "helper/log.rs"]
 mod log;
+#[path = "helper/modes.rs"]
+mod modes;
 #[path = "helper/programs.rs"]
 mod programs;
 #[path = "helper/requests.rs"]

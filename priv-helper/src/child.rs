@@ -88,7 +88,7 @@ pub(crate) fn become_uid(uid: u32) -> Step<()> {
 }
 
 /// Executes the program in its own process, whose memory is the init's until then: just before, `failed` becomes None.
-pub(crate) fn execute(boot: &Boot<'_>, failed: &mut Option<Refusal>) -> Step<Infallible> {
+pub(crate) fn execute(boot: &Boot<'_>, link: &Inner, failed: &mut Option<Refusal>) -> Step<Infallible> {
     // A plan that was checked holds no NUL.
     let word = |text: &[u8]| step("a word of the plan", CString::new(text));
     let words = |list: &[Vec<u8>]| list.iter().map(|text| word(text)).collect::<Step<Vec<_>>>();
@@ -107,18 +107,23 @@ pub(crate) fn execute(boot: &Boot<'_>, failed: &mut Option<Refusal>) -> Step<Inf
         let confined = confine(boot).map_err(|_| Errno::EPERM);
         step("Landlock", confined.and_then(|all| if all { Ok(()) } else { Err(Errno::ENOSYS) }))?;
     }
-    sys::close_all_but(&mut []);
+    sys::close_all_but(&mut [link.as_fd()]);
     let bounded = boot.ceiling.groups.version != Cgroup::Absent;
     for (resource, soft, hard) in boot.plan.limits.rlimits(bounded) {
         step("resource limits", sys::set_limit(resource, soft, hard))?;
     }
-    let filter = match (boot.plan.profile, bounded) {
-        (Profile::Skill, true) => filter!("skill_bounded"),
-        (Profile::Skill, false) => filter!("skill"),
-        (Profile::Bash, true) => filter!("bash_bounded"),
-        (Profile::Bash, false) => filter!("bash"),
+    let (asking, refusing) = match (boot.plan.profile, bounded) {
+        (Profile::Skill, true) => (filter!("skill_bounded"), filter!("skill_bounded_refusing")),
+        (Profile::Skill, false) => (filter!("skill"), filter!("skill_refusing")),
+        (Profile::Bash, true) => (filter!("bash_bounded"), filter!("bash_bounded_refusing")),
+        (Profile::Bash, false) => (filter!("bash"), filter!("bash_refusing")),
     };
-    never_skipped("seccomp", sys::load_filter(filter))?;
+    match sys::load_asking_filter(asking) {
+        Ok(listener) => step("who is asked", link.send(&Note::Asks, &[listener.as_fd()], Wait::Block))?,
+        Err(Errno::EINVAL) => never_skipped("seccomp", sys::load_filter(refusing))?,
+        other => never_skipped("seccomp", other.map(drop))?,
+    }
+    // The listener and the link are closed with exec.
     *failed = None;
     unistd::execve(&program, &args, &env).map_err(|e| Refusal::Exec { errno: e as i32 })
 }

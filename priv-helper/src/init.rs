@@ -36,7 +36,8 @@ fn start(ceiling: &Ceiling, link: &Inner) -> Step<Pid> {
 
     // What it is if the program's process ends before it can say more.
     let mut failed = step("the program's process", Err::<Infallible, _>(Errno::ECHILD)).err();
-    let (pid, program) = step("fork", sys::vfork(|| failed = child::execute(&boot, &mut failed).err()))?;
+    let (pid, program) =
+        step("fork", sys::vfork(|| failed = child::execute(&boot, link, &mut failed).err()))?;
     // It runs now, but cannot reach this process: it is another user's, and sees and signals only its own.
     if let Some(refusal) = failed {
         return Err(refusal);

@@ -79,6 +79,7 @@ impl Session<'_> {
         let Err(why) = self.turns();
         self.made.views.clear();
         self.made.holdings.end();
+        self.made.invocations.values_mut().for_each(|held| held.sandbox = None);
         // The parent may be gone, and nobody else would remove what is empty now.
         for init in self.made.holdings.alive() {
             sys::readable(init, KILL_LIMIT);
@@ -99,11 +100,18 @@ impl Session<'_> {
             let made = &self.made;
             let mut news = vec![self.link.as_fd(), self.notes.as_fd()];
             news.extend(made.holdings.sandboxes().map(|(_, init)| init));
+            let sandboxes = || made.invocations.values().filter_map(|held| held.sandbox.as_ref());
+            news.extend(sandboxes().filter_map(|sandbox| sandbox.modes.news()));
             named("poll", sys::wait_any(&news, &[], None))?;
             must(!now(self.notes.as_fd()), "the parent has gone")?;
             let ended = made.holdings.sandboxes().filter(|(_, init)| now(*init)).map(|(id, _)| id);
             for id in ended.collect::<Vec<_>>() {
                 self.ended(id, Duration::ZERO)?;
+            }
+            for held in self.made.invocations.values_mut() {
+                if let Some(sandbox) = &mut held.sandbox {
+                    sandbox.modes.look(self.ceiling, held.uid);
+                }
             }
             self.request()?;
         }

@@ -14,6 +14,7 @@ mod init;
 mod lease;
 mod link;
 mod log;
+mod modes;
 mod network;
 mod parent;
 mod prelude;

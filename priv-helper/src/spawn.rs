@@ -2,6 +2,7 @@
 //! host's own mount namespace, and the wait until the program has been executed. What the sandbox is, is in `child`.
 
 use crate::link::{Answer, Session};
+use crate::modes::Modes;
 use crate::prelude::*;
 use crate::table::Table;
 use crate::{grant, init, socket};
@@ -18,8 +19,8 @@ pub(crate) const KILL_LIMIT: Duration = Duration::from_millis(800);
 pub(crate) struct Sandbox {
     /// pidfd of the program.
     pub(crate) program: OwnedFd,
-    /// Its mount namespace, which ends with this.
-    _view: OwnedFd,
+    /// Its mount namespace, which ends with this, and who answers for modes in it.
+    pub(crate) modes: Modes,
     /// Its network namespace, for the next one.
     pub(crate) network: OwnedFd,
     /// What its init says.
@@ -56,7 +57,8 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
     let job = Note::Become { plan: Box::new(plan.clone()), invocation: id, uid };
     let told = step("tell the init", up.send(&job, &given, Wait::Block));
     // Until the program runs, the init ends with this process by itself.
-    let result = told.and_then(|()| ready(&up));
+    let mut asks = None;
+    let result = told.and_then(|()| ready(&up, &mut asks));
     let gone = result.is_err() && {
         let _ = sys::pidfd_signal(init.as_fd(), libc::SIGKILL);
         reap(init.as_fd(), KILL_LIMIT)
@@ -66,7 +68,7 @@ pub(crate) fn spawn(of: &mut Session<'_>, id: InvocationId, plan: &SpawnPlan, fd
     }
     let [program, view] = result?;
     made.usual.clone_from(&owner.limits);
-    owner.sandbox = Some(Sandbox { program, _view: view, network, boot: up });
+    owner.sandbox = Some(Sandbox { program, modes: Modes::new(view, asks), network, boot: up });
     let report = SandboxReport::new(uid, ceiling.groups.version, ceiling.landlock, Network::Own);
     Ok((Reply::Spawned { report }, vec![to_stdin, from_stdout, from_stderr]))
 }
@@ -139,15 +141,23 @@ fn copies(
     Ok(all)
 }
 
-/// What a process that was made here carries when it is ready. A peer that goes meanwhile is the parent's business.
-pub(crate) fn ready<const COUNT: usize>(process: &Inner) -> Step<[OwnedFd; COUNT]> {
-    if !sys::readable(process.as_fd(), SETUP_LIMIT) {
-        return step("set up the sandbox in 10 s", Err(Errno::ETIMEDOUT));
-    }
-    let fds = match process.receive(Wait::No) {
-        Ok((Note::Namespace | Note::Started, fds)) => fds.try_into().ok(),
-        Ok((Note::Failed(refusal), _)) => return Err(refusal),
-        _ => None,
+/// What a process that was made here carries when it is ready, and before that the listener of a filter that asks. A
+/// peer that goes meanwhile is the parent's business.
+pub(crate) fn ready<const COUNT: usize>(
+    process: &Inner,
+    asks: &mut Option<OwnedFd>,
+) -> Step<[OwnedFd; COUNT]> {
+    let until = Instant::now() + SETUP_LIMIT;
+    let fds = loop {
+        if !sys::readable(process.as_fd(), until.saturating_duration_since(Instant::now())) {
+            return step("set up the sandbox in 10 s", Err(Errno::ETIMEDOUT));
+        }
+        match process.receive(Wait::No) {
+            Ok((Note::Asks, mut fds)) => *asks = fds.pop(),
+            Ok((Note::Namespace | Note::Started, fds)) => break fds.try_into().ok(),
+            Ok((Note::Failed(refusal), _)) => return Err(refusal),
+            _ => break None,
+        }
     };
     step("the sandbox ended while it was set up", fds.ok_or(Errno::ECHILD))
 }

@@ -169,6 +169,52 @@ pub(crate) fn load_filter(program: &'static [u8]) -> Sys<()> {
     call(libc::SYS_seccomp, [N(libc::SECCOMP_SET_MODE_FILTER.into()), N(0), Words(&mut fprog)]).map(drop)
 }
 
+/// The same, and answers the listener of the filter's questions. Who was asked is not interrupted by signals but to die,
+/// so that no call is asked about twice; before Linux 5.19 there is no such thing (EINVAL).
+pub(crate) fn load_asking_filter(program: &'static [u8]) -> Sys<OwnedFd> {
+    const WAIT_KILLABLE_RECV: u64 = 1 << 5;
+    let length = (program.len() / size_of::<libc::sock_filter>()) as u64;
+    let mut fprog = [length, program.as_ptr().expose_provenance() as u64];
+    let how = N(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV);
+    own(call(libc::SYS_seccomp, [N(libc::SECCOMP_SET_MODE_FILTER.into()), how, Words(&mut fprog)])?)
+}
+
+/// A call about which a filter asks. The thread stands still until it is answered, or dies.
+pub(crate) struct Ask {
+    id: u64,
+    /// The thread, in this process's pid namespace.
+    pub(crate) thread: u32,
+    pub(crate) call: c_long,
+    pub(crate) args: [u64; 6],
+}
+
+/// Waits for the next. ENOENT: the thread has died, or nobody is left who could ask.
+pub(crate) fn asked(listener: BorrowedFd<'_>) -> Sys<Ask> {
+    // A seccomp_notif: id; pid and flags; number and architecture; address; arguments.
+    let mut notif = [0u64; 10];
+    call(libc::SYS_ioctl, [Fd(listener), N(0xc050_2100), Words(&mut notif)])?;
+    let [id, pid, number, _, args @ ..] = notif;
+    let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
+    Ok(Ask { id, thread: low(pid), call: low(number).into(), args })
+}
+
+/// Whether the thread still waits: then what has its number is that thread.
+pub(crate) fn waits(listener: BorrowedFd<'_>, ask: &Ask) -> bool {
+    call(libc::SYS_ioctl, [Fd(listener), N(0x4008_2102), Words(&mut [ask.id])]).is_ok()
+}
+
+/// The call answers 0 or the errno. That the thread has died meanwhile is nothing.
+pub(crate) fn answer(listener: BorrowedFd<'_>, ask: &Ask, result: Sys<()>) {
+    // A seccomp_notif_resp: id; result; errno below 0, and flags.
+    let errno = u64::from(result.err().map_or(0, |e| (e as i32).wrapping_neg()).cast_unsigned());
+    let _ = call(libc::SYS_ioctl, [Fd(listener), N(0xc018_2101), Words(&mut [ask.id, 0, errno])]);
+}
+
+/// Sets the mode of what is at `path` below `dir`, links followed.
+pub(crate) fn chmod(dir: BorrowedFd<'_>, path: &CStr, mode: u32) -> Sys<()> {
+    call(libc::SYS_fchmodat, [Fd(dir), Text(path), N(mode.into())]).map(drop)
+}
+
 /// `path` opened, close-on-exec.
 pub(crate) fn open(path: impl AsRef<Path>, flags: OFlag) -> Sys<OwnedFd> {
     nix::fcntl::open(path.as_ref(), flags | OFlag::O_CLOEXEC, Mode::empty())

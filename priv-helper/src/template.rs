@@ -58,7 +58,7 @@ pub(crate) fn namespace(
     };
     let (pid, pidfd) = namespaces(sys::fork(flag, None, child))?;
     drop(theirs);
-    let made = ready(&ours).map(|[namespace]| namespace);
+    let made = ready(&ours, &mut None).map(|[namespace]| namespace);
     let finished = finish(pid);
     let _ = sys::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
     reap(pidfd.as_fd(), KILL_LIMIT);

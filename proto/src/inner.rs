@@ -39,6 +39,8 @@ pub enum Note {
         /// The lease.
         uid: u32,
     },
+    /// The program's process, before it executes the program: carries the listener of its filter, which asks about modes.
+    Asks,
     /// Init: the program runs; carries its pidfd, and the sandbox's mount namespace.
     Started,
     /// Init or program: a sandbox could not be set up, or its program not executed.
@@ -50,7 +52,7 @@ pub enum Note {
 impl Message for Note {
     fn descriptors(&self) -> usize {
         match self {
-            Note::Hold(Thing::Sandbox(_) | Thing::Block(_)) | Note::Namespace => 1,
+            Note::Hold(Thing::Sandbox(_) | Thing::Block(_)) | Note::Namespace | Note::Asks => 1,
             Note::Hold(Thing::Mount(_)) | Note::Started => 2,
             Note::Become { plan, .. } => 5 + plan.binds.len() + usize::from(plan.socket),
             Note::Drop(_) | Note::Failed(_) | Note::Ended(_) => 0,
@@ -68,7 +70,7 @@ mod tests {
     fn a_note_comes_as_it_was_sent_with_its_descriptors_or_not_at_all() {
         let sandbox = Thing::Sandbox(InvocationId::from_random([7; 16]));
         let failed = Note::Failed(Refusal::Exec { errno: 2 });
-        for note in [Note::Hold(sandbox), Note::Drop(Thing::Block(5)), Note::Started, failed] {
+        for note in [Note::Hold(sandbox), Note::Drop(Thing::Block(5)), Note::Asks, Note::Started, failed] {
             assert_eq!(decode::<Note>(&encode(&note).unwrap()).unwrap(), note);
             let (ours, theirs) = pair::<Note, Note>().unwrap();
             let fds = vec![ours.as_fd(); note.descriptors()];

@@ -2,6 +2,7 @@
 //! nothing counts (threat A23, `[10.5]`).
 
 use super::*;
+use crate::support::up::{Skill, Up};
 
 /// Each request with the errno that a command gets, on a file of its own in the granted directory.
 const REQUESTS: &str = r#"
@@ -82,34 +83,105 @@ PY"#;
     assert_eq!(said, format!("{}\nok | {refused} | {refused} | sss\n44 {kept}", "kept".repeat(6)));
 }
 
-/// What a command of archivers and of git does with set-id bits (`[10.5]`): a new directory is made without them, as the
-/// kernel makes it for everybody; where they would be stored, it is refused, since a filter cannot leave them out and
-/// success would leave the rest of the mode unset. Nothing of it is on the host.
+/// What archivers, git, install and Python do with set-id bits (`[10.5]`), in the working directory.
+const SET_ID: &str = r#"set -e
+umask 022
+mkdir from made && echo x >from/f && chmod 750 from && chmod 640 from/f
+tar cf a.tar --mode=u=rwx,g=rxs,o=rx from
+tar cf b.tar --mode=4755 from/f
+tar xpf a.tar -C made && tar xpf b.tar -C made
+stat -c '%a %n' made/from made/from/f
+git init -q --shared=group r && git -C r rev-parse --git-dir
+install -m 4755 from/f i && cp -p FROM p && cp -a FROM a
+stat -c '%a %n' i p
+chmod 2750 from && chmod u+s,g+s from/f && stat -c '%a %n' from from/f
+python3 -I - <<'PY'
+import ctypes, errno, os, shutil, stat
+libc = ctypes.CDLL(None, use_errno=True)
+def mode(path): return oct(stat.S_IMODE(os.stat(path).st_mode))
+def tried(what, *how, **more):
+    try: what(*how, **more); return "ok"
+    except OSError as e: return errno.errorcode[e.errno]
+open("q", "w").close(); os.symlink("q", "link"); os.symlink("nothing", "broken"); os.mkdir("d"); open("d/q", "w").close()
+fd, at, place = os.open("q", os.O_RDONLY), os.open("d", os.O_RDONLY), os.open("q", os.O_PATH)
+os.chmod("q", 0o4711); print(mode("q"))
+os.fchmod(fd, 0o6755); print(mode("q"))
+os.chmod(os.path.abspath("q"), 0o2700); print(mode("q"))
+os.chmod("link", 0o4750); print(mode("q"), os.path.islink("link"))
+os.chmod("q", 0o7644, dir_fd=at); print(mode("d/q"), mode("q"))
+os.chmod("../q", 0o2600, dir_fd=at); print(mode("q"))
+os.chmod(f"/proc/self/fd/{fd}", 0o4640); print(mode("q"))
+os.chmod(f"/dev/fd/{place}", 0o4660); print(mode("q"))
+shutil.copystat("FROM", "q"); print(mode("q"))
+print(tried(os.chmod, "none", 0o4755), tried(os.chmod, "broken", 0o4755), tried(os.chmod, "q/x", 0o4755), tried(os.chmod, "/usr/bin/env", 0o4755))
+print(tried(os.chmod, "", 0o4755), tried(os.chmod, "x" * 300, 0o4755), tried(os.chmod, "x/" * 3000, 0o4755))
+print(tried(os.fchmod, 99, 0o4755), tried(os.fchmod, place, 0o4755), tried(os.chmod, "q", 0o4755, dir_fd=99), tried(os.chmod, "q", 0o4755, dir_fd=fd))
+def raw(address):
+    ctypes.set_errno(0)
+    return libc.syscall(ctypes.c_long(90), ctypes.c_void_p(address), ctypes.c_long(0o4755)), errno.errorcode.get(ctypes.get_errno())
+print(raw(0), raw(1 << 63), raw(4096))
+# At the very end of what is mapped.
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_long] + [ctypes.c_int] * 3 + [ctypes.c_long]
+page = libc.mmap(None, 8192, 3, 0x22, -1, 0); libc.munmap(ctypes.c_void_p(page + 4096), ctypes.c_long(4096))
+ctypes.memmove(page + 4094, b"q\0", 2); print(raw(page + 4094), mode("q"))
+ctypes.memmove(page + 4094, b"qq", 2); print(raw(page + 4094))
+print(tried(os.open, "o", os.O_CREAT | os.O_WRONLY, 0o4644), tried(os.mknod, "n", 0o102644), tried(os.mkfifo, "n", 0o2644))
+libc.prctl(4, 0); print("hidden", tried(os.chmod, "q", 0o4755), tried(os.fchmod, fd, 0o4755))
+PY
+find . -perm /6000"#;
+
+const SET_ID_SAYS: &str = "755 made/from
+755 made/from/f
+.git
+755 i
+755 p
+750 from
+640 from/f
+0o711
+0o755
+0o700
+0o750 True
+0o1644 0o750
+0o600
+0o640
+0o660
+0o755
+ENOENT ENOENT ENOTDIR EROFS
+ENOENT ENAMETOOLONG ENAMETOOLONG
+EBADF EBADF EBADF ENOTDIR
+(-1, 'EFAULT') (-1, 'EFAULT') (-1, 'EFAULT')
+(0, None) 0o755
+(-1, 'EFAULT')
+EPERM EPERM EPERM
+hidden EPERM EPERM
+";
+
+/// The bits are left out and all else is set, as where no file has them; where that cannot be, the call is refused. Nothing
+/// of it is on the host.
 #[test]
-fn case_189_set_id_bits_are_left_out_where_the_kernel_does_and_refused_elsewhere() {
+fn case_189_set_id_bits_are_left_out_of_modes_that_are_set_in_bash() {
     use std::os::unix::fs::PermissionsExt;
     let bash = Bash::new();
     let dir = bash.directory("work");
-    let script = r#"cd DIR; umask 0
-python3 -I -c "import os; os.mkdir('made', 0o2775); os.makedirs('a/b', 0o6775)" && echo made
-mkdir from && echo x >from/f && chmod 750 from && tar cf a.tar --mode=g+s from && mkdir x y && tar xf a.tar -C x && echo unpacked
-tar xpf a.tar -C y 2>&1; cp -p from/f g && install -m 755 from/f h && echo copied
-for refused in "chmod g+s from" "chmod 4755 g" "install -m 4755 from/f i" "git init -q --shared=group r" "mkfifo -m 2666 p"; do
-  $refused >/dev/null 2>&1; echo "$refused: $?"
-done
-stat -c '%a %n' made a a/b x/from from"#;
-    let said = bash.prints("writer", &script.replace("DIR", dir.to_str().unwrap()));
-    let (tar, rest) = said.split_once("copied\n").unwrap();
-    assert!(tar.starts_with("made\nunpacked\n") && tar.contains("Operation not permitted"), "{said}");
-    let refused = [
-        "chmod g+s from: 1",
-        "chmod 4755 g: 1",
-        "install -m 4755 from/f i: 1",
-        "git init -q --shared=group r: 128",
-    ];
-    let made = ["mkfifo -m 2666 p: 1", "775 made", "777 a", "775 a/b", "750 x/from", "750 from"];
-    assert_eq!(rest.lines().collect::<Vec<_>>(), [&refused[..], &made].concat());
+    // As somebody outside has left it.
+    let from = bash.dir.join("set-id");
+    std::fs::copy("/bin/true", &from).unwrap();
+    bash.give(&from);
+    std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o6755)).unwrap();
+    let script = SET_ID.replace("FROM", from.to_str().unwrap());
+    assert_eq!(bash.prints("writer", &format!("cd {} && {script}", dir.display())), SET_ID_SAYS.trim_end());
     let set: Vec<_> =
         below(&dir).into_iter().filter(|(_, meta)| meta.permissions().mode() & 0o6000 != 0).collect();
     assert!(set.is_empty(), "{set:?}");
+}
+
+#[test]
+fn case_189_set_id_bits_are_left_out_of_modes_that_are_set_in_a_skill() {
+    let main =
+        format!("#!/bin/sh\ncd /tmp && mkdir w && cd w\n{}", SET_ID.replace("FROM", "/usr/bin/passwd"));
+    let up = Up::new(|source| {
+        drop(Skill { id: "modes", main: &main, ..Skill::default() }.write(source));
+    });
+    let ran = up.run("modes", &[]);
+    assert_eq!((ran.exit, ran.stdout.as_str()), (0, SET_ID_SAYS), "{ran}");
 }

@@ -434,17 +434,22 @@ os.umask(0); open('f','w').close(); d=os.open('.',os.O_RDONLY); f=os.open('f',os
 def t(name,call):
   try: call(); print(name)
   except PermissionError: pass
+def c(name,call):  # done without the bits
+  call()
+  if stat.S_IMODE(os.stat('f').st_mode)!=b&0o1777: print(name,oct(b),oct(os.stat('f').st_mode))
+  os.chmod('f',0o640)
 for b in (0o4755,0o2755,0o6755,0o4000,0o2000,(1<<32)|0o4755):
   b32=b&0xffffffff
-  t('chmod',lambda: os.chmod('f',b32)); t('fchmod',lambda: os.fchmod(f,b32)); t('fchmodat',lambda: os.chmod('f',b32,dir_fd=d))
+  c('chmod',lambda: os.chmod('f',b32)); c('fchmod',lambda: os.fchmod(f,b32)); c('fchmodat',lambda: os.chmod('f',b32,dir_fd=d))
   os.mkdir('d%o'%b,b32); os.mkdir('e%o'%b,b32,dir_fd=d)  # made, as mkdir(2) always leaves these bits out
   t('open',lambda: os.open('o%o'%b,os.O_CREAT|os.O_WRONLY,b32)); t('openat',lambda: os.open('p%o'%b,os.O_CREAT|os.O_WRONLY,b32,dir_fd=d))
   t('tmpfile',lambda: os.open('.',os.O_TMPFILE|os.O_WRONLY,b32))
   t('mknod',lambda: os.mknod('n%o'%b,b32|stat.S_IFREG)); t('mkfifo',lambda: os.mkfifo('q%o'%b,b32))
 import ctypes; l=ctypes.CDLL(None,use_errno=True)
-for nr,args in ((90,(b'f',(1<<32)|0o4755)),(91,(f,(1<<40)|0o6755)),(2,(b'z',0o101,(1<<32)|0o4755)),(85,(b'y',0o4755))):
+for nr,args,right in ((90,(b'f',(1<<32)|0o4755),(0,0o755)),(91,(f,(1<<40)|0o6711),(0,0o711)),(2,(b'z',0o101,(1<<32)|0o4755),(-1,0o711)),(85,(b'y',0o4755),(-1,0o711))):
   a=[ctypes.c_long(x) if isinstance(x,int) else x for x in args]
-  if l.syscall(nr,*a)!=-1 or ctypes.get_errno()!=1: print('raw',nr)
+  done=l.syscall(nr,*a),stat.S_IMODE(os.stat('f').st_mode)
+  if done!=right or done[0]==-1 and ctypes.get_errno()!=1: print('raw',nr,done)
 # What is no mode is left alone; what is harmless works.
 os.chmod('f',0o1777); os.open('f',os.O_RDONLY,0o4755); os.mkdir('ok',0o777); os.system('cp -p f g; tar cf t f g; tar xpf t')
 print([n for n in os.listdir('.') if os.lstat(n).st_mode & 0o6000])";

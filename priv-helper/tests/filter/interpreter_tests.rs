@@ -6,6 +6,8 @@ use std::path::Path;
 pub(crate) type Named = &'static [(&'static str, u32)];
 
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
+/// SECCOMP_RET_USER_NOTIF.
+pub(crate) const ASK: u32 = 0x7fc0_0000;
 pub(crate) const KILL_PROCESS: u32 = 0x8000_0000;
 pub(crate) const ENOSYS: u32 = 0x0005_0000 + 38;
 pub(crate) const fn errno(n: u32) -> u32 {
@@ -103,6 +105,9 @@ pub(crate) const ARCHS: [Arch; 2] = [
             ("madvise", 28),
             ("socket", 41),
             ("fcntl", 72),
+            ("write", 1),
+            ("chmod", 90),
+            ("pread64", 17),
             ("fchmod", 91),
             ("ptrace", 101),
             ("prctl", 157),
@@ -134,6 +139,8 @@ pub(crate) const ARCHS: [Arch; 2] = [
             ("madvise", 233),
             ("socket", 198),
             ("fcntl", 25),
+            ("write", 64),
+            ("pread64", 67),
             ("fchmod", 52),
             ("ptrace", 117),
             ("prctl", 167),
@@ -195,10 +202,21 @@ impl Stack {
     }
 }
 
+/// Those of programs; the refusing ones where nobody can be asked.
+pub(crate) const PROFILES: [&str; 8] = [
+    "skill",
+    "skill_bounded",
+    "bash",
+    "bash_bounded",
+    "skill_refusing",
+    "skill_bounded_refusing",
+    "bash_refusing",
+    "bash_bounded_refusing",
+];
+
 /// All that a program ever runs under, and the helper and its inits.
 pub(crate) fn sandboxes() -> Vec<Stack> {
-    let profiles = ["skill", "skill_bounded", "bash", "bash_bounded"];
-    ARCHS.iter().flat_map(|arch| profiles.map(|p| Stack::of(arch, &["helper", p]))).collect()
+    ARCHS.iter().flat_map(|arch| PROFILES.map(|p| Stack::of(arch, &["helper", p]))).collect()
 }
 
 pub(crate) fn helpers() -> Vec<Stack> {
