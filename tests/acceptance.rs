@@ -1,7 +1,6 @@
 //! The acceptance criteria of the capability broker, each shown by a skill that runs in the real sandbox under a real
 //! `cyberos up`. A test is named for the criterion that it keeps (SPEC.md, appendix).
 
-#[path = "support/mod.rs"]
 mod support;
 
 use serde_json::{Value, json};
@@ -144,17 +143,7 @@ fn criterion_08_the_environment_holds_what_the_rule_names_and_no_secret() {
     let mut names: Vec<_> = ran.stdout.lines().filter_map(|l| l.split_once('=')).map(|(n, _)| n).collect();
     names.retain(|n| !matches!(*n, "PWD" | "SHLVL" | "_" | "OLDPWD"));
     names.sort_unstable();
-    let want = [
-        "CYBEROS_BROKER_SOCKET",
-        "CYBEROS_INVOCATION_ID",
-        "CYBEROS_SKILL_ID",
-        "CYBEROS_TENANT_ID",
-        "HOME",
-        "LANG",
-        "PATH",
-        "RUST_LOG",
-    ];
-    assert_eq!(names, want, "{ran}");
+    assert_eq!(names, support::up::ENVIRONMENT, "{ran}");
     for line in ["PATH=/usr/local/bin:/usr/bin:/bin", "RUST_LOG=warn", "HOME=/tmp", "LANG=C.UTF-8"] {
         assert!(ran.stdout.lines().any(|l| l == line), "{line}: {ran}");
     }

@@ -26,9 +26,6 @@ mod granted;
 mod grants;
 #[path = "attack/hanging.rs"]
 mod hanging;
-#[allow(dead_code, reason = "a harness that several tests share; each takes what it needs")]
-#[path = "support/helper.rs"]
-mod helper;
 #[path = "attack/kernel.rs"]
 mod kernel;
 #[path = "attack/links.rs"]

@@ -1,8 +1,5 @@
 //! The Bash tool (`[4.6]`): what a command line gets, what it sees of the host, and that nothing of it outlives its call.
 
-#[path = "support/mod.rs"]
-mod support;
-
 #[path = "bash/asks.rs"]
 mod asks;
 #[path = "bash/calls.rs"]
@@ -13,6 +10,7 @@ mod grants;
 mod leaks;
 #[path = "bash/space.rs"]
 mod space;
+mod support;
 
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;

@@ -1,10 +1,6 @@
 //! The broker as a service manager starts it, beside a helper whose ceiling is its own: whose socket it makes, and who
 //! is an operator (`[7.2]`).
 
-#[path = "support/binaries.rs"]
-mod binaries;
-#[path = "support/helper.rs"]
-#[allow(dead_code, reason = "most of it is for sandboxes")]
 mod support;
 
 use nix::sys::signal::{Signal, kill};
@@ -13,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use support::{BROKER, Helper, STRANGER, until};
+use support::helper::{BROKER, Helper, STRANGER, until};
 
 /// A group of the broker's user, and one that it is not in. They need no entry in any file of the system's.
 const OURS: u32 = 1_899_999_003;
@@ -41,7 +37,7 @@ impl Broker {
         );
         fs::write(&config, own + configuration).unwrap();
         for name in ["cyberos", "cyberos-broker"] {
-            binaries::copy(name, &dir.join(name));
+            support::binaries::copy(name, &dir.join(name));
         }
         let child = Command::new("setpriv")
             .args([format!("--reuid={BROKER}"), format!("--regid={BROKER}"), format!("--groups={groups}")])

@@ -1,10 +1,9 @@
 //! A command that a message, a page or a manual names exists, with its options: whoever reads it types it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
 
-#[path = "support/binaries.rs"]
-mod binaries;
 #[path = "support/source.rs"]
 mod source;
+mod support;
 
 use source::{files, read, shown};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,8 +71,11 @@ struct Helps(BTreeMap<Vec<String>, String>);
 impl Helps {
     fn of(&mut self, path: &[String]) -> &str {
         self.0.entry(path.to_vec()).or_insert_with(|| {
-            let run =
-                Command::new(binaries::binary(&path[0])).args(&path[1..]).arg("--help").output().unwrap();
+            let run = Command::new(support::binaries::binary(&path[0]))
+                .args(&path[1..])
+                .arg("--help")
+                .output()
+                .unwrap();
             assert!(run.status.success(), "{path:?} --help");
             String::from_utf8(run.stdout).unwrap()
         })

@@ -1,7 +1,6 @@
 //! What an operator reads before he consents, on a terminal (`[4.0]`).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
 
-#[path = "support/mod.rs"]
 mod support;
 
 use std::fs::File;

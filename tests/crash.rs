@@ -1,7 +1,6 @@
 //! `kill -9` of each daemon in the middle of a run: what is left within 2 s, and that everything goes on (`[2.2]`,
 //! `[9.9]`, `[10.4]`); and two `up`s at once, which don't disturb each other (`[7.5]`).
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nix::sys::signal::Signal;

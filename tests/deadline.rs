@@ -2,7 +2,6 @@
 //! after the SIGTERM. The shortest effort in which those 10 s are over before the SIGKILL is two minutes (SIGTERM at
 //! 108 s, refusals from 118 s, SIGKILL at 120 s), so this takes two minutes: all its runs at once, in one `up`.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use serde_json::{Value, json};

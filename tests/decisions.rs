@@ -1,15 +1,11 @@
 //! What the provider says is what the view shows: the decision protocol, on a real mount with real providers.
 #![allow(clippy::unwrap_used)]
 
-#[path = "support/binaries.rs"]
-mod binaries;
-#[allow(dead_code)]
-#[path = "support/skillfs.rs"]
-mod skillfs;
+mod support;
 
 use cyberos_proto::control::{ControlReply, ControlRequest, Verdict};
-use skillfs::{Bench, answer, name, read, until};
 use std::time::{Duration, Instant};
+use support::skillfs::{Bench, answer, name, read, until};
 
 #[test]
 fn every_vector_is_shown_as_it_says() {
@@ -110,7 +106,7 @@ fn strict_refuses_the_mount_when_a_first_decision_fails() {
     bench.says_current("good");
     bench.says("bad", "nonsense");
     let arguments = bench.arguments(&["--strict"]);
-    let output = bench.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap();
+    let output = bench.command(&arguments).output().unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("--strict") && said.contains("bad"), "{said}");
@@ -276,7 +272,8 @@ fn a_provider_that_writes_its_metadata_is_not_run_for_ever() {
     let mut bench = Bench::new();
     bench.write("s/SKILL.md", "x");
     std::fs::create_dir_all(bench.source("s/.skill-meta")).unwrap();
-    nix::unistd::chown(&bench.source("s/.skill-meta"), Some(skillfs::SKILLFS_UID.into()), None).unwrap();
+    nix::unistd::chown(&bench.source("s/.skill-meta"), Some(support::skillfs::SKILLFS_UID.into()), None)
+        .unwrap();
     bench.says_current("s");
     std::fs::write(
         bench.path("stub/s.scan"),

@@ -2,7 +2,6 @@
 //! do; runs that need none of them go on, and so does the ledger.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
 
-#[path = "support/mod.rs"]
 mod support;
 
 use serde_json::{Value, json};

@@ -1,6 +1,5 @@
 //! `cyberos doctor` tells the truth about this machine (`[7.1]`), and `sandbox.require` holds (`[10.6]`).
 
-#[path = "support/mod.rs"]
 mod support;
 
 use serde_json::{Value, json};

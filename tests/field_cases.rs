@@ -13,7 +13,6 @@ mod memory;
 mod missing;
 #[path = "field_cases/programs.rs"]
 mod programs;
-#[path = "support/mod.rs"]
 mod support;
 #[path = "field_cases/threats.rs"]
 mod threats;
@@ -23,13 +22,14 @@ mod ways_out;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use support::machine::mountinfo;
 
 /// Runs its arguments in place of itself.
 const ANY: &str = "#!/bin/sh\nexec \"$@\"\n";
 
 /// The host's mounts, but for those of the tests that run beside this one.
 fn host_mounts() -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = mountinfo();
     let point = |l: &&str| l.split(' ').nth(4).unwrap_or_default().to_owned();
     table
         .lines()

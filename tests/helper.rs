@@ -11,8 +11,6 @@
 mod backing;
 #[path = "helper/cleanup.rs"]
 mod cleanup;
-#[path = "support/freezer.rs"]
-mod freezer;
 #[path = "helper/grants.rs"]
 mod grants;
 #[path = "helper/lacking.rs"]
@@ -33,7 +31,6 @@ mod reuse;
 mod sandbox;
 #[path = "helper/start.rs"]
 mod start;
-#[path = "support/helper.rs"]
 mod support;
 #[path = "helper/terminals.rs"]
 mod terminals;

@@ -16,9 +16,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("broker/src/memory/store.rs", "one write and one read, each a straight line"),
     ("tests/helper/grants.rs", "one promise: what a granted directory gives, and never gives"),
     ("tests/helper/sandbox.rs", "one promise: what a sandbox is made of, seen from inside"),
-    ("tests/support/helper.rs", "the helper's peer for tests: one harness"),
-    ("tests/support/up.rs", "a whole system for tests: one harness"),
-    ("tests/view.rs", "one promise: what the view shows, in the order of SEMANTICS.md"),
 ];
 const MAX_LINES: usize = 400;
 
@@ -159,9 +156,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
         1,
         "the pace of an editor, which is what is tried; nothing is taken for done after it",
     ),
-    ("tests/support/freezer.rs", 1, "asks again and again until it is so, or fails"),
-    ("tests/support/skillfs.rs", 1, "asks again and again until it is so, or fails"),
-    ("tests/support/up.rs", 1, "asks again and again until it is so, or fails"),
+    ("tests/support/waiting.rs", 1, "asks again and again until it is so, or fails"),
 ];
 
 /// Calls of `sleep` and `sleep_until` in code; programs that tests run stand in strings, and are none.
@@ -208,7 +203,7 @@ fn no_test_waits_by_the_clock() {
     );
     assert!(
         found.is_empty(),
-        "a test waits until something is so (support::up::eventually), never for a time: {found:#?}"
+        "a test waits until something is so (support::waiting), never for a time: {found:#?}"
     );
 }
 

@@ -2,7 +2,6 @@
 //! tests write is read by two readers: the broker's, and `support/ledger_reader.py`, which knows the format alone.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "support/store.rs"]
 mod support;
 
 use cyberos_broker::audit::frame;
@@ -14,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::{ASKS, current, numbered, open, python, row, store_of, verify, whole};
+use support::store::{ASKS, current, numbered, open, python, row, store_of, verify, whole};
 
 #[test]
 fn a_ledger_of_another_implementation_is_accepted() {

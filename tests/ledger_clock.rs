@@ -2,7 +2,6 @@
 //! nothing is falsified or stuck.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "support/store.rs"]
 mod support;
 
 use cyberos_broker::audit::clock::{Clock, Time};
@@ -16,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::{ASKS, current, numbered, python, verify, whole};
+use support::store::{ASKS, current, numbered, python, verify, whole};
 
 const S: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * S;

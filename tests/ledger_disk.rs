@@ -2,7 +2,6 @@
 //! unless the operator said so (`[6.4]`).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "support/store.rs"]
 mod support;
 
 use cyberos_broker::audit::clock::{Clock, Time};
@@ -15,8 +14,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use support::{ASKS, current, numbered, open, verify, whole};
+use support::store::{ASKS, current, numbered, open, verify, whole};
+use support::waiting::until;
 
 /// A file system of its own that a test can fill.
 struct Small {
@@ -101,14 +100,6 @@ impl Drop for Small {
 /// Appends until a row waits; how many were taken, that one included.
 fn append_until_queued(ledger: &Ledger, from: u64) -> u64 {
     (from..).find(|n| matches!(ledger.append(&numbered(*n), ASKS).unwrap(), Appended::Queued { .. })).unwrap()
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !condition() {
-        assert!(since.elapsed() < Duration::from_secs(30), "{what} does not come");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -2,9 +2,6 @@
 //! exists and does it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "support/store.rs"]
-mod store;
-#[path = "support/mod.rs"]
 mod support;
 #[path = "ledger_loss/whose.rs"]
 mod whose;
@@ -18,8 +15,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use store::{current, open, store_of, whole};
 use support::binaries::binary;
+use support::store::{current, open, store_of, whole};
 use support::up::{Ran, Skill, Up, reachable_dir};
 
 /// Remembers something, and prints.

@@ -1,28 +1,25 @@
 //! Promises of `skill-ledger` [9.10]: whoever can write the source cannot make SkillFS show anything but what was certified,
 //! and whatever lies in the source, the provider answers in the protocol's words.
 
-#[path = "support/binaries.rs"]
-mod binaries;
 #[path = "ledger_provider/certifying.rs"]
 mod certifying;
 #[path = "ledger_provider/history.rs"]
 mod history;
 #[path = "ledger_provider/judging.rs"]
 mod judging;
-#[path = "support/ledger.rs"]
-mod ledger;
 #[path = "ledger_provider/owners.rs"]
 mod owners;
+mod support;
 #[path = "ledger_provider/tampering.rs"]
 mod tampering;
 
-use ledger::{Place, SKILLFS, copy_tree, set_mode, succeeded};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use support::ledger::{Place, SKILLFS, certified, copy_tree, replace, set_mode, succeeded};
 
 /// Gives a tree to a user.
 fn give(tree: &Path, user: u32) {
@@ -82,17 +79,14 @@ fn a_certified_skill_is_shown_until_it_is_edited_and_again_when_the_edit_is_undo
         answer.is("drifted", "fallback", "v000001").because(what).because(which);
         assert_eq!(answer.0["contentDigest"], certified["treeDigest"], "the digest is the snapshot's");
         assert_eq!(fs::read(skill.join(answer.str("target")).join("main")).unwrap(), before);
-        fs::remove_dir_all(&skill).unwrap();
-        copy_tree(&kept, &skill);
+        replace(&skill, &kept);
         place.resolve("demo").is("pass", "current", "v000001");
     }
 }
 
 #[test]
 fn certifying_again_makes_a_version_only_when_content_or_findings_changed() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     let again = place.certify("demo", None);
     assert_eq!((&again["version"], &again["made"]), (&"v000001".into(), &false.into()));
     let said = place.root([OsStr::new("certify"), skill.as_os_str()]);
@@ -142,9 +136,7 @@ fn findings_decide_and_the_last_good_version_is_fallen_back_to() {
 
 #[test]
 fn what_cannot_be_read_or_remembered_is_an_error_and_hidden() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     set_mode(&place.path("state"), 0o555);
     place.resolve("demo").is("error", "hidden", "").because("must be writable");
     set_mode(&place.path("state"), 0o755);
@@ -177,9 +169,7 @@ fn what_cannot_be_read_or_remembered_is_an_error_and_hidden() {
 
 #[test]
 fn no_tree_is_too_hostile_to_be_answered_about() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     let start = std::time::Instant::now();
     type Plant = fn(&Path);
     let cases: [(Plant, &str); 9] = [

@@ -1,7 +1,6 @@
 //! The operator's commands (`[1.7]`, `[2.1]`, `[4.0]`, `[7.1]`–`[7.5]`): what they answer, to whom, and with which
 //! exit status.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use serde_json::Value;

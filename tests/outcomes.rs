@@ -1,7 +1,6 @@
 //! How an invocation ends, and what of it is in its exit status, its row, and on the machine afterwards
 //! (`[2.1]`, `[2.2]`, `[2.4]`–`[2.7]`).
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nix::sys::signal::Signal;

@@ -2,7 +2,6 @@
 //! by a real skill under a real `cyberos up`; what is asserted is what the program itself says.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
-#[path = "support/mod.rs"]
 mod support;
 #[path = "programs/table.rs"]
 mod table;
@@ -178,17 +177,7 @@ fn case_076_programs_that_want_a_home_and_a_place_for_temporary_files_work() {
         .map(str::to_owned)
         .collect();
     names.sort();
-    let eight = [
-        "CYBEROS_BROKER_SOCKET",
-        "CYBEROS_INVOCATION_ID",
-        "CYBEROS_SKILL_ID",
-        "CYBEROS_TENANT_ID",
-        "HOME",
-        "LANG",
-        "PATH",
-        "RUST_LOG",
-    ];
-    assert_eq!(names, eight);
+    assert_eq!(names, support::up::ENVIRONMENT);
     said(
         &sh(
             &up,

@@ -3,7 +3,6 @@
 //!
 //! `tests/run` fetches the npm package cc-sdd and names its folder in CYBEROS_CC_SDD; nothing of it is kept here.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;

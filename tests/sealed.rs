@@ -1,7 +1,6 @@
 //! What runs is what was vouched for (`[0.1]`): a skill that is edited at any point between `skill run` and its exec
 //! runs the sealed content or is refused, and the row's digest is that of what ran.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use sha2::{Digest, Sha256};

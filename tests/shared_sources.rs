@@ -2,26 +2,22 @@
 //! `--strict`, and no decision holds that was taken meanwhile (`[9.3]`, threat A22).
 #![allow(clippy::unwrap_used)]
 
-#[path = "support/binaries.rs"]
-mod binaries;
-#[allow(dead_code)]
-#[path = "support/skillfs.rs"]
-mod skillfs;
+mod support;
 
 use cyberos_proto::control::{ControlReply, ControlRequest, SkillState, Verdict};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use skillfs::{Bench, name, read, until};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use support::skillfs::{Bench, name, read, until};
 
 const STRANGER: u32 = 61_999;
 
 /// Mounts with another source than the bench's own.
 fn mount_source(bench: &mut Bench, source: &str, options: &[&str]) {
     let arguments = arguments(bench, source, options);
-    bench.mount_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    bench.mount_with(&arguments);
 }
 
 fn arguments(bench: &Bench, source: &str, options: &[&str]) -> Vec<String> {
@@ -63,7 +59,8 @@ fn threat_a22_an_ancestor_that_is_exchanged_there_and_back_decides_nothing() {
              [ $text = good ] && exec cat $STUB/current || exec cat $STUB/hidden",
         );
         for (answer, decision, status) in [("current", "current", "pass"), ("hidden", "hidden", "none")] {
-            fs::write(bench.path("stub").join(answer), skillfs::answer("s", status, decision, None)).unwrap();
+            fs::write(bench.path("stub").join(answer), support::skillfs::answer("s", status, decision, None))
+                .unwrap();
         }
         let turn = |there: bool| match attack {
             "directory" => exchange(&inner, &false_inner),
@@ -167,7 +164,7 @@ fn a_source_on_a_way_that_others_can_change_is_reported_and_refused_under_strict
     let mut bench = Bench::new();
     bench.write("../yard/src/s/SKILL.md", "x");
     bench.says_current("s");
-    nix::unistd::chown(&bench.path("yard/src"), Some(skillfs::SKILLFS_UID.into()), None).unwrap();
+    nix::unistd::chown(&bench.path("yard/src"), Some(support::skillfs::SKILLFS_UID.into()), None).unwrap();
     fs::set_permissions(bench.path("yard"), fs::Permissions::from_mode(0o1777)).unwrap();
     mount_source(&mut bench, "yard/src", &["--strict"]);
     assert_eq!(bench.state("s").warning, None);

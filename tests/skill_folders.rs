@@ -2,18 +2,14 @@
 //! file (`[9.1]`, `[0.1]`).
 #![allow(clippy::unwrap_used)]
 
-#[path = "support/binaries.rs"]
-mod binaries;
-#[allow(dead_code)]
-#[path = "support/skillfs.rs"]
-mod skillfs;
+mod support;
 
 use cyberos_proto::control::{ControlReply, ControlRequest, SkillState, Verdict};
 use nix::libc;
-use skillfs::{Bench, name, read, until};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use support::skillfs::{Bench, name, read, until};
 
 fn explain(bench: &Bench, skill: &str) -> ControlReply {
     bench.ask(&ControlRequest::Explain { skill: name(skill) })
@@ -54,9 +50,7 @@ fn case_190_a_folder_without_skill_md_is_no_skill() {
     }
     bench.write("lower/skill.md", "only the exact name counts");
     bench.write("category/inner/SKILL.md", "one level too deep");
-    bench.says_current("good");
-    bench.mount(&[]);
-    bench.settle();
+    bench.mount_current(&["good"], &[]);
     assert_eq!(names(&bench), ["good"]);
     for debris in [".git", "node_modules", ".idea", "lower", "category"] {
         assert_eq!(explain(&bench, debris), ControlReply::NoSuchSkill, "{debris}");
@@ -112,9 +106,7 @@ fn case_190_a_skill_that_loses_its_skill_md_is_hidden_and_says_why() {
     let mut bench = recorded();
     bench.write("s/SKILL.md", "x");
     bench.write("s/script", "y");
-    bench.says_current("s");
-    bench.mount(&[]);
-    bench.settle();
+    bench.mount_current(&["s"], &[]);
     assert_eq!(read(bench.view("s/script")).unwrap(), "y");
     fs::remove_file(bench.source("s/SKILL.md")).unwrap();
     let state = bench.state("s");
@@ -213,10 +205,7 @@ fn case_181_version_control_is_not_served_where_verdicts_decide() {
     }
     bench.write("w/SKILL.md", "x");
     bench.write("w/.git", "gitdir: elsewhere");
-    bench.says_current("s");
-    bench.says_current("w");
-    bench.mount(&[]);
-    bench.settle();
+    bench.mount_current(&["s", "w"], &[]);
     for turn in 0..2 {
         assert!(!holds_git(&bench.view("s")) && !holds_git(&bench.view("w")));
         for hidden in ["s/.git", "s/.git/HEAD", "s/.GIT/HEAD", "s/d/../.git/HEAD", "w/.git"] {

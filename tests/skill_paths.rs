@@ -1,7 +1,6 @@
 //! What reads a skill by the path that a person gave reads that skill and nothing else [1.7], and what is declared of a
 //! skill's content is what runs [1.4].
 
-#[path = "support/mod.rs"]
 mod support;
 
 use serde_json::Value;

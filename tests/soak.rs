@@ -5,14 +5,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
 
-#[allow(dead_code, reason = "a harness that several tests share; each takes what it needs")]
-#[path = "support/helper.rs"]
-mod helper;
 mod support;
 
 use cyberos_proto::link::Wait;
 use cyberos_proto::message::{Event, Exit, FromHelper, Refusal, Reply, Request};
-use helper::{Helper, Peer, children, plan, until};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +18,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use support::helper::{Helper, Peer, plan, until};
+use support::machine::{descriptors, status, with_descendants};
 use support::up::{Ran, Skill, Up, eventually};
 
 /// Leases of a block of 256, whose first serves the inits.
@@ -45,31 +43,23 @@ struct Seen {
 }
 
 fn processes(helper: &Helper) -> Vec<Pid> {
-    let mut all = vec![helper.pid()];
-    let mut at = 0;
-    while at < all.len() {
-        all.extend(children(all[at]));
-        at += 1;
-    }
-    all
+    with_descendants(vec![helper.pid()])
 }
 
 fn see(helper: &Helper) -> Seen {
     let (all, links) = (processes(helper), [vec![helper.pid()], helper.children()].concat());
-    let status = |p: &Pid| fs::read_to_string(format!("/proc/{p}/status")).unwrap_or_default();
-    let count = |p: &Pid| fs::read_dir(format!("/proc/{p}/fd")).map_or(0, Iterator::count);
     let mounts = |p: Pid| fs::read_to_string(format!("/proc/{p}/mountinfo")).unwrap_or_default();
     // The init that is ready for the next sandbox is another one after each.
-    let mut descriptors = BTreeMap::new();
+    let mut held = BTreeMap::new();
     for p in &all {
-        *descriptors.entry(if links.contains(p) { p.as_raw() } else { 0 }).or_default() += count(p);
+        *held.entry(if links.contains(p) { p.as_raw() } else { 0 }).or_default() += descriptors(*p);
     }
     let own = helper.dir.path().to_str().unwrap();
     // Other tests mount things in directories of their own. What the helper's own namespaces hold is its own.
     let foreign = |l: &&str| l.contains("-test-") && !l.contains(own);
     Seen {
-        descriptors,
-        zombies: all.iter().filter(|p| status(p).contains("\nState:\tZ")).count(),
+        descriptors: held,
+        zombies: all.iter().filter(|p| status(**p).contains("\nState:\tZ")).count(),
         mounts: all.iter().map(|p| mounts(*p).lines().filter(|l| !foreign(l)).count()).sum(),
         groups: groups(helper),
         left: helper.leftovers(),
@@ -101,7 +91,7 @@ fn groups(helper: &Helper) -> BTreeSet<PathBuf> {
 /// Resident memory of its processes that isn't a file's, in KiB.
 fn resident(helper: &Helper) -> u64 {
     let of = |p: &Pid| {
-        let status = fs::read_to_string(format!("/proc/{p}/status")).unwrap_or_default();
+        let status = status(*p);
         let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap_or("0").to_owned();
         line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
     };
@@ -253,8 +243,8 @@ fn two_hundred_invocations_at_once_through_the_whole_system() {
         status["active_invocations"].as_u64().unwrap()
     };
     let broker = up.pids("cyberos-broker")[0];
-    let descriptors = || fs::read_dir(format!("/proc/{broker}/fd")).unwrap().count();
-    let before = descriptors();
+    let open = || descriptors(broker);
+    let before = open();
     let mut all: Vec<_> = (0..MANY).map(|_| begin()).collect();
     let began = eventually(Duration::from_secs(120), || {
         active() == MANY || all.iter_mut().any(|run| run.try_wait().unwrap().is_some())
@@ -277,8 +267,8 @@ fn two_hundred_invocations_at_once_through_the_whole_system() {
     assert_eq!(rows.len() as u64, MANY + 1);
     assert!(rows.iter().all(|r| r["extra"]["outcome"] == "success"));
     assert_eq!(active(), 0);
-    let gone = eventually(Duration::from_secs(10), || descriptors() <= before + 2);
-    assert!(gone, "{} descriptors of the broker, {before} before", descriptors());
+    let gone = eventually(Duration::from_secs(10), || open() <= before + 2);
+    assert!(gone, "{} descriptors of the broker, {before} before", open());
     let sockets: Vec<_> = rows
         .iter()
         .map(|r| format!("/tmp/cyberos-skill-broker.{}.sock", r["extra"]["invocation_id"].as_str().unwrap()))

@@ -2,16 +2,11 @@
 //! A20). Whoever may write in a folder can make changes faster than anybody reads them, and directories without end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation)]
 
-#[path = "support/binaries.rs"]
-mod binaries;
 #[path = "storm/heaps.rs"]
 mod heaps;
-#[allow(dead_code)]
-#[path = "support/skillfs.rs"]
-mod skillfs;
+mod support;
 
 use cyberos_proto::control::{ControlReply, ControlRequest, SkillState, Verdict};
-use skillfs::{Bench, name, read, until};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -20,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use support::skillfs::{Bench, name, read, until};
 
 /// A user who owns one folder of the source and nothing else.
 const STRANGER: u32 = 61_777;
@@ -259,7 +255,7 @@ fn a_file_of_anothers_source_does_not_touch_the_skill_of_that_name() {
     chown(bench.path("second"), Some(STRANGER), None).unwrap();
     let mut arguments = bench.arguments(&[]);
     arguments.insert(2, bench.path("second").display().to_string());
-    bench.mount_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    bench.mount_with(&arguments);
     bench.settle();
     let before = explain(&bench, "s").epoch;
     for _ in 0..50 {

@@ -5,11 +5,9 @@
 //! The tables come from the running skill alone. No rule file is read here.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
-#[path = "support/mod.rs"]
-mod support;
-
 #[path = "table/sockets.rs"]
 mod sockets;
+mod support;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

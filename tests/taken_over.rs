@@ -2,16 +2,12 @@
 //! out works, without looking at the view itself.
 #![allow(clippy::unwrap_used)]
 
-#[path = "support/binaries.rs"]
-mod binaries;
-#[allow(dead_code)]
-#[path = "support/skillfs.rs"]
-mod skillfs;
+mod support;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skillfs::{Bench, until};
 use std::process::{Command, Stdio};
+use support::skillfs::{Bench, until};
 
 /// The watchdog of that SkillFS, which is a child of one of its threads.
 fn watchdog(pid: i32) -> Option<Pid> {
@@ -30,9 +26,7 @@ fn who_hangs_on_a_view_that_answers_nobody_is_freed_as_security_md_says() {
     assert!(said.contains("umount -f -l /skills"), "the way out is named as it is tried here");
     let mut bench = Bench::new();
     bench.write("s/SKILL.md", "x");
-    bench.says_current("s");
-    bench.mount(&[]);
-    bench.settle();
+    bench.mount_current(&["s"], &[]);
     let mut dog = None;
     until("there is a watchdog", || {
         dog = watchdog(bench.pid());

@@ -2,27 +2,19 @@
 //! held what before (`[9.3]`, `[9.4]`, threat A22).
 #![allow(clippy::unwrap_used)]
 
-#[path = "support/binaries.rs"]
-mod binaries;
-#[allow(dead_code)]
-#[path = "support/skillfs.rs"]
-mod skillfs;
+mod support;
 
 use cyberos_proto::control::Verdict;
 use nix::fcntl::{OFlag, openat};
 use nix::libc;
 use nix::sys::stat::Mode;
-use skillfs::{Bench, SKILLFS_UID, read, until};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
-    result.unwrap_err().raw_os_error()
-}
+use support::skillfs::{Bench, SKILLFS_UID, errno, read, until};
 
 /// Writes in place, without another size, and puts the time back.
 fn overwrite(path: &Path, text: &str) {
@@ -43,9 +35,7 @@ fn threat_a22_an_edit_in_place_whose_time_is_put_back_is_never_read() {
     bench.write("s/SKILL.md", "good");
     bench.write("storm/SKILL.md", "x");
     bench.snapshot("s", "v1", "safe");
-    bench.says_current("s");
-    bench.mount(&[]);
-    bench.settle();
+    bench.mount_current(&["s"], &[]);
     let (live, shown) = (bench.source("s/SKILL.md"), bench.view("s/SKILL.md"));
     let stop = AtomicBool::new(false);
     let mut read_evil = 0;
@@ -129,9 +119,7 @@ fn threat_a22_a_link_that_was_made_later_changes_nothing_that_is_read() {
     let mut bench = Bench::new();
     bench.write("s/SKILL.md", "good");
     bench.snapshot("s", "v1", "safe");
-    bench.says_current("s");
-    bench.mount(&[]);
-    bench.settle();
+    bench.mount_current(&["s"], &[]);
     let shown = bench.view("s/SKILL.md");
     assert_eq!(read(&shown).unwrap(), "good");
     fs::hard_link(bench.source("s/SKILL.md"), bench.path("elsewhere")).unwrap();
@@ -225,9 +213,7 @@ fn a_directory_that_was_moved_out_gives_nothing_to_who_holds_it() {
         bench.write("s/SKILL.md", "x");
         bench.write("s/d/deep/f", "decided");
         bench.write("t/SKILL.md", "x");
-        bench.says_current("s");
-        bench.mount(&[]);
-        bench.settle();
+        bench.mount_current(&["s"], &[]);
         let held = File::open(bench.view("s/d/deep")).unwrap();
         let open = |name: &str| {
             let fd = openat(&held, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());

@@ -1,6 +1,5 @@
 //! `cyberos up` (`[7.5]`): what it refuses before it starts anything, and that it undoes everything however it is ended.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nix::sys::signal::Signal;

@@ -1,7 +1,6 @@
 //! Attacks on `cyberos up`, which is root: by a broker that has been taken over, by the provider, by the skills of
 //! another instance, and by who may only call it through sudo (`[0.2]`, `[4.0]`, `[7.5]`).
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nix::sys::signal::Signal;

@@ -2,66 +2,32 @@
 //! (`[9.9]`).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "support/binaries.rs"]
-mod binaries;
-#[path = "support/freezer.rs"]
-mod freezer;
-#[allow(dead_code)]
-#[path = "support/skillfs.rs"]
-mod skillfs;
-#[allow(dead_code)]
-#[path = "support/up.rs"]
-mod up;
+mod support;
 
-use freezer::Freezer;
 use nix::sys::signal::Signal;
-use skillfs::{Bench, SKILLFS_UID, read, until};
+use nix::unistd::Pid;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use up::{Skill, Up, eventually, signal};
+use support::freezer::Freezer;
+use support::machine::{children, is_zombie, runs, status};
+use support::skillfs::{Bench, SKILLFS_UID, one, read, until};
+use support::up::{Skill, Up, eventually, signal};
 
 /// How long a view may be silent, and the most that noticing and ending may take beyond it on a busy machine.
 const SILENCE: Duration = Duration::from_secs(20);
 const NOTICED: Duration = Duration::from_secs(15);
 
-/// A bench with one current skill `s`, mounted.
-fn mounted() -> Bench {
-    let mut bench = Bench::new();
-    bench.write("s/SKILL.md", "live");
-    bench.says_current("s");
-    bench.mount(&[]);
-    bench.settle();
-    bench
-}
-
-fn status(pid: i32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
-}
-
-fn is_zombie(pid: i32) -> bool {
-    status(pid).contains("\nState:\tZ")
-}
-
-/// Whether the process is there and not only waits for its parent to look.
-fn runs(pid: i32) -> bool {
-    let status = status(pid);
-    !status.is_empty() && !status.contains("\nState:\tZ")
-}
-
-fn children(pid: i32) -> Vec<i32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let lists = threads.flatten().map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
-    lists.flat_map(|l| l.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<_>>()).collect()
-}
-
 /// The watchdog of that SkillFS, once it has begun to watch.
 fn watchdog(skillfs: i32) -> i32 {
     let mut found = None;
     until("a watchdog", || {
-        found = children(skillfs).into_iter().find(|p| status(*p).starts_with("Name:\tskillfs-watch\n"));
+        found = children(skillfs)
+            .into_iter()
+            .map(Pid::as_raw)
+            .find(|p| status(*p).starts_with("Name:\tskillfs-watch\n"));
         found.is_some()
     });
     found.unwrap()
@@ -80,7 +46,7 @@ fn descriptors(pid: i32) -> Vec<(String, PathBuf)> {
 /// Takes the real 20 s of `[9.9]`: shortened, it would not show that the limit of the program is the rule's.
 #[test]
 fn a_stopped_skillfs_is_ended_after_twenty_seconds_and_hangs_nobody() {
-    let mut bench = mounted();
+    let mut bench = one(&[]);
     let (pid, watchdog) = (bench.pid(), watchdog(bench.pid()));
     let began = Instant::now();
     bench.signal(Signal::SIGSTOP);
@@ -130,7 +96,7 @@ fn up_replaces_a_stopped_skillfs_and_the_view_is_back() {
 /// Takes the 20 s too. A process that is frozen stands for one that its source's file system holds: SIGKILL does nothing.
 #[test]
 fn a_skillfs_that_cannot_be_killed_holds_no_view() {
-    let mut bench = mounted();
+    let mut bench = one(&[]);
     let pid = bench.pid();
     let watchdog = watchdog(pid);
     let freezer = Freezer::of(&[pid]);
@@ -147,7 +113,7 @@ fn a_skillfs_that_cannot_be_killed_holds_no_view() {
 
 #[test]
 fn a_killed_skillfs_leaves_no_watchdog() {
-    let mut bench = mounted();
+    let mut bench = one(&[]);
     let watchdog = watchdog(bench.pid());
     bench.signal(Signal::SIGKILL);
     bench.wait();
@@ -158,7 +124,7 @@ fn a_killed_skillfs_leaves_no_watchdog() {
 /// Also one that does not run when SkillFS dies.
 #[test]
 fn a_stopped_watchdog_does_not_outlive_skillfs() {
-    let mut bench = mounted();
+    let mut bench = one(&[]);
     let watchdog = watchdog(bench.pid());
     signal(watchdog, Signal::SIGSTOP);
     bench.signal(Signal::SIGKILL);
@@ -168,7 +134,7 @@ fn a_stopped_watchdog_does_not_outlive_skillfs() {
 
 #[test]
 fn sigterm_unmounts_and_leaves_no_watchdog() {
-    let mut bench = mounted();
+    let mut bench = one(&[]);
     let watchdog = watchdog(bench.pid());
     // As a supervisor does that signals all of a service's processes.
     signal(watchdog, Signal::SIGTERM);
@@ -185,7 +151,7 @@ fn the_watchdog_has_skillfs_user_and_of_its_descriptors_the_link_alone() {
     // One that SkillFS was started with and does not know of.
     let handed = fs::File::open("/etc/hostname").unwrap();
     nix::fcntl::fcntl(&handed, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
-    let bench = mounted();
+    let bench = one(&[]);
     let (pid, watchdog) = (bench.pid(), watchdog(bench.pid()));
     let number = handed.as_raw_fd().to_string();
     assert!(descriptors(pid).iter().any(|(n, _)| *n == number), "SkillFS has it: {:?}", descriptors(pid));
@@ -214,7 +180,7 @@ fn the_watchdog_has_skillfs_user_and_of_its_descriptors_the_link_alone() {
 
 #[test]
 fn there_is_one_watchdog_for_each_mount_through_all_decisions_and_a_lost_one_is_replaced() {
-    let mut bench = mounted();
+    let mut bench = one(&[]);
     let (pid, first) = (bench.pid(), watchdog(bench.pid()));
     // What a provider leaves behind is ended after each decision; the watchdog is none of that.
     for _ in 0..3 {
@@ -225,7 +191,7 @@ fn there_is_one_watchdog_for_each_mount_through_all_decisions_and_a_lost_one_is_
     until("readable", || read(bench.view("s/SKILL.md")).is_ok_and(|t| t == "live"));
     until("the first is reaped", || status(first).is_empty());
     let second = watchdog(pid);
-    until("the new mount's is the only child", || children(pid) == [second]);
+    until("the new mount's is the only child", || children(pid) == [Pid::from_raw(second)]);
     assert!(!bench.log().contains("the watchdog ended"), "{}", bench.log());
     signal(second, Signal::SIGKILL);
     until("reaped", || status(second).is_empty());

@@ -3,8 +3,8 @@
 
 use crate::forged::{Delegated, Forger};
 use crate::granted::{Place, dir, file, own};
-use crate::helper::{BROKER, Helper, SKILLFS};
 use crate::raw::*;
+use crate::support::helper::{BROKER, Helper, SKILLFS};
 use cyberos_proto::ids::MountId;
 use cyberos_proto::link;
 use cyberos_proto::message::{FromHelper, MAX_BACKING, Refusal, Reply, Request};
@@ -88,8 +88,7 @@ impl Drop for SkillFs {
 
 /// A helper with a root for backing files in a place of SkillFS's, and a writable mount point besides.
 fn backing() -> (Helper, Place) {
-    let place = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap().keep();
-    let place = Place(place);
+    let place = Place::new();
     fs::set_permissions(&place.0, PermissionsExt::from_mode(0o777)).unwrap();
     for name in ["backing", "outside", "writable"] {
         dir(&place.0.join(name));

@@ -4,7 +4,6 @@
 
 use crate::granted::*;
 use crate::hanging::Hostile;
-use crate::helper::BROKER;
 use crate::raw::*;
 use cyberos_proto::message::{Refusal, Reply, Request};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -31,9 +30,7 @@ fn refusal(broker: &Broker<'_>, dir: &Path) -> Refusal {
 
 #[test]
 fn threat_a21_a_server_that_takes_idmaps_is_refused_at_above_and_below_a_grant() {
-    let (helper, place) = granting();
-    let place = Place(place);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, place, mut dialler) = granting();
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let around = dir(&place.0.join("around"));
@@ -69,9 +66,7 @@ fn threat_a21_a_server_that_takes_idmaps_is_refused_at_above_and_below_a_grant()
 
 #[test]
 fn threat_a21_an_overlay_waits_for_whom_its_layers_wait_for() {
-    let (helper, place) = granting();
-    let place = Place(place);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, place, mut dialler) = granting();
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let [point, lower, merged, twice] = ["point", "lower", "merged", "twice"].map(|n| dir(&place.0.join(n)));
@@ -105,9 +100,7 @@ fn threat_a21_an_overlay_waits_for_whom_its_layers_wait_for() {
 
 #[test]
 fn threat_a21_a_mount_that_a_copy_would_leave_out_is_no_grant_and_uncovers_nothing() {
-    let (helper, place) = granting();
-    let place = Place(place);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, place, mut dialler) = granting();
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let a = dir(&place.0.join("a"));
@@ -135,9 +128,7 @@ fn threat_a21_a_mount_that_a_copy_would_leave_out_is_no_grant_and_uncovers_nothi
 /// Mounted after the look and taken off before the next, again and again: none gets into a sandbox, and grants go on.
 #[test]
 fn threat_a21_a_mount_that_comes_between_look_and_copy_is_in_no_copy() {
-    let (helper, place) = granting();
-    let place = Place(place);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, place, mut dialler) = granting();
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let (source, a) = (dir(&place.0.join("source")), dir(&place.0.join("a")));

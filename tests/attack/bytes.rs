@@ -1,8 +1,8 @@
 //! Point by point what a packet can be and must not: garbage, cut, too long, empty, early, repeated, another role's, with
 //! descriptors that nobody asked for or that are not what they must be.
 
-use crate::helper::{BROKER, Helper, SKILLFS, plan, skill, until};
 use crate::raw::*;
+use crate::support::helper::{BROKER, Helper, SKILLFS, plan, skill, until};
 use cyberos_proto::link::MAX_PACKET;
 use cyberos_proto::message::{Message, Refusal, Reply, Request};
 use nix::fcntl::{OFlag, open};
@@ -37,9 +37,7 @@ fn cut_and_lengthened_packets_end_the_link() {
 
 #[test]
 fn garbage_wrong_versions_and_lengths_that_lie_end_the_link() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, other, mut dialler) = attacked("");
     let before = at_rest(&helper);
     let version = good(&Request::Release { invocation: new_id() })[0];
     let mut all: Vec<(String, Vec<u8>)> = Vec::new();
@@ -88,9 +86,7 @@ fn garbage_wrong_versions_and_lengths_that_lie_end_the_link() {
 
 #[test]
 fn packets_that_are_too_long_or_empty_end_the_link() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (_helper, other, mut dialler) = attacked("");
     let release = good(&Request::Release { invocation: new_id() });
     for length in [MAX_PACKET, MAX_PACKET + 1, MAX_PACKET + 5000, 150_000] {
         let mut packet = release.clone();
@@ -107,9 +103,7 @@ fn packets_that_are_too_long_or_empty_end_the_link() {
 /// What is sent before the helper has even seen the connection is answered in its order like all else.
 #[test]
 fn early_and_repeated_requests_are_answered_each_and_done_once() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, other, mut dialler) = attacked("");
     let first = dialler.dial();
     let waiting = dialler.dial();
     let id = new_id();
@@ -185,9 +179,7 @@ fn surplus_and_missing_descriptors_end_the_link_and_are_closed() {
 /// Everything that a descriptor can be and that is no directory of a sealed copy. The link goes on after each.
 #[test]
 fn descriptors_that_are_not_what_they_must_be_are_refused_and_closed() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, other, mut dialler) = attacked("");
     let raw = dialler.dial();
     let id = new_id();
     assert!(matches!(raw.ask(&good(&Request::CreateSocket { invocation: id }), &[]), Answer::Said(_)));

@@ -1,8 +1,9 @@
 //! The field's faults around root helpers, their sockets and their peers' identity, tried on the helper alone. Some of their
 //! kind are in `bytes`, `links` and `system`, and beside the promises that they belong to.
 
-use crate::helper::{BROKER, Helper, SKILLFS, STRANGER, binary, skill, until};
 use crate::raw::*;
+use crate::support::helper::{BROKER, HAND_OVER, Helper, SKILLFS, STRANGER, ended, skill, until};
+use crate::support::machine::mountinfo;
 use cyberos_proto::message::{Exit, Refusal, Reply, Request};
 use nix::sys::signal::{Signal, kill};
 use std::fs::{self, File};
@@ -138,7 +139,7 @@ print(n)";
     // is built.
     let own = helper.dir.path().to_str().unwrap();
     let mounts = || {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let table = mountinfo();
         let at = |l: &str| l.split(' ').nth(4).unwrap_or_default().to_owned();
         let ours = |p: &String| p.starts_with(own) || ["/", "/tmp", "/run", "/dev/shm"].contains(&&**p);
         table.lines().map(at).filter(ours).count()
@@ -184,7 +185,7 @@ fn case_153_a_mount_point_that_is_swapped_leads_nowhere_else() {
     let mut dialler = Dialler::new(&helper.socket(), SKILLFS);
     let raw = dialler.dial();
     let seen = || {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let table = mountinfo();
         let of = |l: &str| l.split(' ').nth(4).unwrap_or_default().to_owned();
         let dir = helper.dir.path().to_str().unwrap();
         table.lines().map(of).filter(|p| p.starts_with(dir)).collect::<Vec<_>>()
@@ -214,19 +215,11 @@ fn case_153_a_mount_point_that_is_swapped_leads_nowhere_else() {
         } else {
             fs::write(&view, "").unwrap()
         }
-        let listener = cyberos_proto::link::listen(&helper.dir.path().join(kind)).unwrap();
-        let start = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\"";
         let ceiling = helper.dir.path().join("second");
         let text =
             format!("lock_dir {0}/locks2\nmount 0 ro {1}\n", helper.dir.path().display(), view.display());
         fs::write(&ceiling, text).unwrap();
-        let out = Command::new("/bin/sh")
-            .args(["-c", start])
-            .arg(binary())
-            .arg(&ceiling)
-            .stdin(listener)
-            .output()
-            .unwrap();
+        let out = ended(&ceiling, HAND_OVER);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(out.status.code() == Some(1) && said.contains("ENOTDIR"), "{kind}: {said}");
     }
@@ -263,14 +256,7 @@ fn case_155_the_helper_changes_no_owner_or_mode_for_anybody() {
     for (owner, mode) in [(STRANGER, 0o700), (0, 0o777)] {
         chown(&locks, Some(owner), Some(0)).unwrap();
         fs::set_permissions(&locks, PermissionsExt::from_mode(mode)).unwrap();
-        let listener = cyberos_proto::link::listen(&dir.path().join(format!("s{mode}"))).unwrap();
-        let out = Command::new("/bin/sh")
-            .args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\""])
-            .arg(binary())
-            .arg(&ceiling)
-            .stdin(listener)
-            .output()
-            .unwrap();
+        let out = ended(&ceiling, HAND_OVER);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(out.status.code() == Some(1) && said.contains("root's alone"), "{said}");
         let meta = fs::metadata(&locks).unwrap();
@@ -282,10 +268,8 @@ fn case_155_the_helper_changes_no_owner_or_mode_for_anybody() {
 /// that could be counted.
 #[test]
 fn case_157_three_hundred_bad_peers_pile_nothing_up() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
+    let (helper, other, mut dialler) = attacked("");
     let rest = at_rest(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
     for _ in 0..300 {
         dialler.dial().is_ended_by("bad", b"bad", &[]);
     }
@@ -332,10 +316,8 @@ fn case_160_stale_numbers_in_its_state_kill_nobody() {
 /// A descriptor of the peer's own link, sent over it, neither keeps the link alive nor is kept.
 #[test]
 fn case_149_a_link_that_is_sent_over_itself_still_ends() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
+    let (helper, other, mut dialler) = attacked("");
     let rest = at_rest(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
     for count in [1usize, 253] {
         let raw = dialler.dial();
         let own = raw.link.as_fd().as_raw_fd();

@@ -1,7 +1,7 @@
 //! Peers that ask too much at once, or take no answers. They hurt themselves.
 
-use crate::helper::{BROKER, Helper, STRANGER, plan};
 use crate::raw::*;
+use crate::support::helper::{BROKER, STRANGER, plan};
 use crate::support::up::eventually;
 use cyberos_proto::link::{LinkError, Wait};
 use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
@@ -50,9 +50,7 @@ fn flood(socket: &Path, uid: u32, count: u32) -> std::process::Child {
 /// With the broker's role taken, all of them are turned away: the broker's own user's and strangers'.
 #[test]
 fn thousands_at_once_are_turned_away_and_both_links_go_on() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, other, mut dialler) = attacked("");
     let broker = dialler.dial();
     let release = good(&Request::Release { invocation: new_id() });
     assert_eq!(broker.ask(&release, &[]), Answer::Said(Reply::Done));
@@ -77,9 +75,7 @@ fn thousands_at_once_are_turned_away_and_both_links_go_on() {
 /// Without the role taken, each is served for as long as its first packet takes.
 #[test]
 fn a_thousand_links_one_after_the_other_leave_nothing() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, other, mut dialler) = attacked("");
     let before = at_rest(&helper);
     for i in 0..1000u32 {
         let raw = dialler.dial();
@@ -101,9 +97,7 @@ fn a_thousand_links_one_after_the_other_leave_nothing() {
 /// Thousands of requests on one link, written as fast as they are taken, read only afterwards by another thread.
 #[test]
 fn ten_thousand_requests_on_one_link_are_each_answered_in_their_order() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (_helper, other, mut dialler) = attacked("");
     let raw = dialler.dial();
     let id = new_id();
     let (done, phase) = (good(&Request::Release { invocation: id }), good(&spawn(id, plan(&["/bin/true"]))));
@@ -126,9 +120,7 @@ fn ten_thousand_requests_on_one_link_are_each_answered_in_their_order() {
 /// Its own sandboxes' ends fill its queue; when one no longer fits for 5 s, the link is ended with all that it made.
 #[test]
 fn a_peer_that_takes_no_events_is_ended_and_its_runs_with_it() {
-    let helper = Helper::start("max_sandboxes 120\n");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, other, mut dialler) = attacked("max_sandboxes 120\n");
     let raw = dialler.dial();
     let mut asked = 0;
     for _ in 0..120 {

@@ -1,8 +1,8 @@
 //! threats.md A6: a descriptor's name proves nothing. An ordinary user in a namespace of its own gives any name to
 //! anything; the helper takes only what it finds again below its own root, on the same mount.
 
-use crate::helper::{BROKER, Helper, skill};
 use crate::raw::*;
+use crate::support::helper::{BROKER, Helper, skill};
 use cyberos_proto::link;
 use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
 use std::fs;

@@ -1,8 +1,8 @@
 //! Some seconds of random packets with random descriptors, always the same ones: each is answered or ends the link, and
 //! never the helper.
 
-use crate::helper::{BROKER, Helper, SKILLFS, plan, skill};
 use crate::raw::*;
+use crate::support::helper::{BROKER, Helper, SKILLFS, plan, skill};
 use cyberos_proto::message::{Refusal, Reply, Request};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;

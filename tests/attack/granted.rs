@@ -1,10 +1,12 @@
 //! Tools of the tests about grants: a place with trees to grant, a broker that asks for them, a Bash sandbox that tells.
 
-use crate::helper::{BROKER, Helper, plan};
 use crate::raw::*;
+use crate::support::helper::{BROKER, Helper};
+use crate::support::machine::mount_points;
+use crate::support::plans;
 use cyberos_proto::link::Wait;
 use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
-use cyberos_proto::plan::{Bind, BindKind, Profile, SandboxPath, SpawnPlan};
+use cyberos_proto::plan::SpawnPlan;
 use nix::mount::{MntFlags, umount2};
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,22 +14,30 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-/// A helper that may grant everything below its own directory, and a place in it.
-pub(crate) fn granting() -> (Helper, PathBuf) {
-    let place = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap().keep();
-    chown(&place, Some(BROKER), Some(BROKER)).unwrap();
-    (Helper::start(&format!("root grant {}\n", place.display())), place)
+/// A helper that may grant everything in a place, that place, and who connects as the broker.
+pub(crate) fn granting() -> (Helper, Place, Dialler) {
+    let place = Place::new();
+    own(&place.0);
+    let helper = Helper::start(&format!("root grant {}\n", place.0.display()));
+    let dialler = Dialler::new(&helper.socket(), BROKER);
+    (helper, place, dialler)
 }
 
 /// A place that goes with the test, and whatever is mounted in it first.
 pub(crate) struct Place(pub(crate) PathBuf);
 
+impl Place {
+    /// An empty one, root's.
+    pub(crate) fn new() -> Place {
+        let dir = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap();
+        Place(dir.keep())
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let own = |l: &&str| l.split(' ').nth(4).is_some_and(|p| Path::new(p).starts_with(&self.0));
-        for line in table.lines().rev().filter(own) {
-            let _ = umount2(line.split(' ').nth(4).unwrap(), MntFlags::MNT_DETACH);
+        for point in mount_points().iter().rev().filter(|p| p.starts_with(&self.0)) {
+            let _ = umount2(point, MntFlags::MNT_DETACH);
         }
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -50,14 +60,7 @@ pub(crate) fn file(path: &Path, text: &str) {
 
 /// What a Bash tool asks for, with these grants.
 pub(crate) fn bash(script: &str, grants: &[(&Path, bool)]) -> SpawnPlan {
-    let mut p = plan(&["/bin/sh", "-c", script]);
-    p.profile = Profile::Bash;
-    p.socket = false;
-    for (target, writable) in grants {
-        let target = SandboxPath::new(target.to_str().unwrap()).unwrap();
-        p.binds.push(Bind { target, kind: BindKind::Grant { writable: *writable } });
-    }
-    p
+    plans::bash(script, grants.iter().map(|(dir, writable)| plans::bind(dir, *writable)).collect())
 }
 
 pub(crate) struct Broker<'a> {
@@ -100,8 +103,6 @@ impl Broker<'_> {
 
 /// Mounts on what a grant could wrongly be attached to: the place itself, and the host's own directories.
 pub(crate) fn mounts(place: &Place) -> usize {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let at = |l: &str| PathBuf::from(l.split(' ').nth(4).unwrap_or_default());
     let hosts = ["/", "/usr", "/etc", "/tmp", "/proc"].map(Path::new);
-    table.lines().map(at).filter(|p| p.starts_with(&place.0) || hosts.contains(&p.as_path())).count()
+    mount_points().iter().filter(|p| p.starts_with(&place.0) || hosts.contains(&p.as_path())).count()
 }

@@ -4,8 +4,8 @@
 use crate::forged::Forger;
 use crate::granted::*;
 use crate::hanging::Hostile;
-use crate::helper::{BROKER, Helper};
 use crate::raw::*;
+use crate::support::helper::{BROKER, Helper};
 use cyberos_proto::message::{Refusal, Reply};
 use cyberos_proto::plan::{Bind, BindKind, PlanFault, Profile, SandboxPath};
 use nix::mount::{MsFlags, mount};
@@ -18,9 +18,7 @@ use std::time::Instant;
 /// Grant A holds links; grant B's target leads through one of them, in each component and to each kind of place.
 #[test]
 fn threat_a7_a_link_in_any_component_of_a_target_leads_nowhere() {
-    let (helper, place) = granting();
-    let place = Place(place);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (_helper, place, mut dialler) = granting();
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let (a, b, victim) = (dir(&place.0.join("a")), dir(&place.0.join("b")), dir(&place.0.join("victim")));
@@ -79,9 +77,7 @@ fn threat_a7_a_link_in_any_component_of_a_target_leads_nowhere() {
 /// A copy that was not recursive would show what lies under the host's mounts.
 #[test]
 fn threat_a7_what_is_mounted_over_stays_covered() {
-    let (helper, place) = granting();
-    let place = Place(place);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (_helper, place, mut dialler) = granting();
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let a = dir(&place.0.join("a"));
@@ -106,9 +102,7 @@ fn threat_a7_what_is_mounted_over_stays_covered() {
 
 #[test]
 fn threat_a7_nested_duplicate_and_a_thousand_grants() {
-    let (helper, place) = granting();
-    let place = Place(place);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, place, mut dialler) = granting();
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let all: Vec<PathBuf> = (0..65).map(|i| dir(&place.0.join(format!("g{i}")))).collect();
@@ -154,10 +148,8 @@ fn dialled(dialler: &mut Dialler, before: Raw, helper: &Helper) -> Raw {
 /// File systems that take no idmap, by the name of their type; never a plain bind in its place.
 #[test]
 fn threat_a7_overlay_and_fuse_are_refused_with_bind_and_type() {
-    let (helper, place) = granting();
-    let place = Place(place);
+    let (helper, place, mut dialler) = granting();
     let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
     let raw = dialler.dial();
     let broker = Broker { raw: &raw };
     let [good_one, lower, upper, work, merged] =
@@ -206,8 +198,7 @@ fn threat_a7_overlay_and_fuse_are_refused_with_bind_and_type() {
 /// What the helper grants to nobody, however it is reached: by its own name, by a bind, from below and from around.
 #[test]
 fn threat_a7_places_that_are_never_granted() {
-    let place = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap().keep();
-    let place = Place(place);
+    let place = Place::new();
     own(&place.0);
     let never = dir(&place.0.join("never"));
     dir(&never.join("inside"));
@@ -307,9 +298,8 @@ fn threat_a7_places_that_are_never_granted() {
 /// threats.md A6, for grants: names forged in namespaces of the peer's own.
 #[test]
 fn threat_a6_forged_names_are_no_grants() {
-    let place = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap().keep();
-    own(&place);
-    let place = Place(place);
+    let place = Place::new();
+    own(&place.0);
     let grant = dir(&place.0.join("grant/good"));
     own(&place.0.join("grant"));
     file(&grant.join("real"), "");

@@ -2,8 +2,8 @@
 //! for ever, also when killed; so the helper must not, and what it has to close may hang one link and nothing else.
 
 use crate::granted::{Place, dir};
-use crate::helper::{BROKER, Helper, SKILLFS, plan, skill};
 use crate::raw::*;
+use crate::support::helper::{BROKER, Helper, SKILLFS, plan, skill};
 use crate::support::up::eventually;
 use cyberos_proto::link;
 use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
@@ -189,9 +189,7 @@ fn threat_a5_links_that_hang_are_few_and_end_with_what_they_wait_for() {
 /// Turned away, it has its files in a queue that somebody must throw away.
 #[test]
 fn threat_a5_files_that_hang_in_a_refused_links_queue_stop_nobody() {
-    let helper = Helper::start("");
-    let other = Other::skillfs(&helper);
-    let mut dialler = Dialler::new(&helper.socket(), BROKER);
+    let (helper, other, mut dialler) = attacked("");
     let broker = dialler.dial();
     let release = good(&Request::Release { invocation: new_id() });
     assert_eq!(broker.ask(&release, &[]), Answer::Said(Reply::Done));
@@ -218,8 +216,7 @@ fn threat_a5_files_that_hang_in_a_refused_links_queue_stop_nobody() {
 fn threat_a5_skillfs_with_files_that_hang_stops_no_run() {
     for swallowed in SWALLOWED {
         // The files lie below a root for backing files, by name.
-        let place = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap();
-        let place = Place(place.keep());
+        let place = Place::new();
         let point = dir(&place.0.join("hanging"));
         let helper = Helper::start(&format!("root backing {}\n", place.0.display()));
         let mut dialler = Dialler::new(&helper.socket(), BROKER);

@@ -1,6 +1,6 @@
 //! Tests 17 and 18: whose runs end with a link process, and who a skill and the broker see on the other side.
 
-use crate::helper::{Helper, plan, until};
+use crate::support::helper::{Helper, plan, until};
 use crate::support::up::{Skill, Up, eventually, python};
 use cyberos_proto::link::{self, Wait};
 use nix::sys::signal::{Signal, kill};
@@ -16,8 +16,8 @@ use std::time::Duration;
 fn test_17_kill_9_of_a_link_process_ends_that_peers_runs_and_no_others() {
     let helper = Helper::start("");
     let twin = helper.twin();
-    let (one, two, skillfs) = (helper.broker(), twin.broker(), helper.peer(crate::helper::SKILLFS));
-    let begin = |p: &crate::helper::Peer| {
+    let (one, two, skillfs) = (helper.broker(), twin.broker(), helper.peer(crate::support::helper::SKILLFS));
+    let begin = |p: &crate::support::helper::Peer| {
         let run = p.start(plan(&["/bin/sh", "-c", "echo ready; sleep 1000; sleep 1000"]), &[]);
         run.said("ready");
         run.uid

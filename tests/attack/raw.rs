@@ -1,7 +1,8 @@
 //! A hostile peer: any user's connections to a helper, as many as wanted, and packets of any bytes with any descriptors.
 //! Nothing that it sends goes through the project's own encoder unless the test asks for a good packet to spoil.
 
-use crate::helper::{Helper, SOON, children};
+use crate::support::helper::{Helper, SOON};
+use crate::support::machine::{children, descriptors, with_descendants};
 use crate::support::up::eventually;
 use cyberos_proto::PROTOCOL_VERSION;
 use cyberos_proto::ids::{InvocationId, MountId};
@@ -10,10 +11,8 @@ use cyberos_proto::message::{FromHelper, Message, Refusal, Reply, Request, Signa
 use cyberos_proto::plan::SpawnPlan;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{IoSlice, Write};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -160,7 +159,7 @@ pub(crate) fn good(request: &Request) -> Vec<u8> {
 pub(crate) fn of_broker(id: InvocationId) -> Vec<Request> {
     vec![
         Request::CreateSocket { invocation: id },
-        spawn(id, crate::helper::plan(&["/bin/true"])),
+        spawn(id, crate::support::helper::plan(&["/bin/true"])),
         Request::Signal { invocation: id, signal: Signal::Term },
         Request::Release { invocation: id },
     ]
@@ -178,27 +177,21 @@ pub(crate) fn of_skillfs() -> Vec<Request> {
 
 /// Open descriptors of the helper's parent, its links, and everything that those have forked and that lives: there by
 /// rank and not by number, since the init that is ready for the next sandbox is another one after each.
-pub(crate) fn descriptors(helper: &Helper) -> BTreeMap<i32, usize> {
-    let count = |p: &Pid| fs::read_dir(format!("/proc/{p}/fd")).map_or(0, Iterator::count);
+pub(crate) fn held(helper: &Helper) -> BTreeMap<i32, usize> {
     let links = helper.children();
-    let mut below: Vec<Pid> = links.iter().flat_map(|link| children(*link)).collect();
-    let mut at = 0;
-    while at < below.len() {
-        below.extend(children(below[at]));
-        at += 1;
-    }
-    let mut counts: Vec<usize> = below.iter().map(count).collect();
+    let below = with_descendants(links.iter().flat_map(|link| children(*link)).collect());
+    let mut counts: Vec<usize> = below.into_iter().map(descriptors).collect();
     counts.sort_unstable();
     let named = [vec![helper.pid()], links].concat();
-    let named = named.iter().map(|p| (p.as_raw(), count(p)));
+    let named = named.iter().map(|p| (p.as_raw(), descriptors(*p)));
     named.chain((1..).map(|rank: i32| -rank).zip(counts)).collect()
 }
 
 /// The same, when it is what it was for some looks in a row: whatever has just begun or ended is done.
 pub(crate) fn at_rest(helper: &Helper) -> BTreeMap<i32, usize> {
-    let mut last = (descriptors(helper), 0);
+    let mut last = (held(helper), 0);
     let same_again = || {
-        let now = descriptors(helper);
+        let now = held(helper);
         last = if now == last.0 { (now, last.1 + 1) } else { (now, 0) };
         last.1 >= 5
     };
@@ -208,9 +201,17 @@ pub(crate) fn at_rest(helper: &Helper) -> BTreeMap<i32, usize> {
 
 /// Waits until the helper's processes hold exactly what they held.
 pub(crate) fn flat(helper: &Helper, before: &BTreeMap<i32, usize>) {
-    if !eventually(SOON, || descriptors(helper) == *before) {
-        panic!("not as before: {:?}, before {before:?}", descriptors(helper));
+    if !eventually(SOON, || held(helper) == *before) {
+        panic!("not as before: {:?}, before {before:?}", held(helper));
     }
+}
+
+/// A helper, SkillFS's link to it, and who connects as the broker, which is the one that attacks.
+pub(crate) fn attacked(more: &str) -> (Helper, Other, Dialler) {
+    let helper = Helper::start(more);
+    let other = Other::skillfs(&helper);
+    let dialler = Dialler::new(&helper.socket(), crate::support::helper::BROKER);
+    (helper, other, dialler)
 }
 
 /// The other role's link, asked again and again while something is attacked.
@@ -221,7 +222,7 @@ pub(crate) struct Other {
 
 impl Other {
     pub(crate) fn skillfs(helper: &Helper) -> Other {
-        let mut dialler = Dialler::new(&helper.socket(), crate::helper::SKILLFS);
+        let mut dialler = Dialler::new(&helper.socket(), crate::support::helper::SKILLFS);
         let raw = dialler.dial();
         let other = Other { raw, _dialler: dialler };
         other.answers();

@@ -1,7 +1,7 @@
 //! Strange starts of the helper: whatever execve and a parent's leftovers allow, and copies of it elsewhere.
 
-use crate::helper::{Helper, STRANGER, binary, plan};
 use crate::raw::spawn;
+use crate::support::helper::{HAND_OVER, Helper, STRANGER, binary, ended, plan};
 use cyberos_proto::message::{Exit, Refusal};
 use std::fs;
 use std::io::ErrorKind;
@@ -47,17 +47,7 @@ fn case_150_strange_starts_are_served_or_refused_and_never_confused() {
         }
     }
     // What cannot be served: too few descriptors. It ends, in words, and not by a signal.
-    let dir = tempfile::tempdir().unwrap();
-    let listener = cyberos_proto::link::listen(&dir.path().join("s")).unwrap();
-    let few = "exec 3<&0 </dev/null; ulimit -n 5; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\"";
-    let ceiling = helper.dir.path().join("ceiling");
-    let out = Command::new("/bin/sh")
-        .args(["-c", few])
-        .arg(binary())
-        .arg(&ceiling)
-        .stdin(listener)
-        .output()
-        .unwrap();
+    let out = ended(&helper.dir.path().join("ceiling"), &format!("{HAND_OVER} ulimit -n 5;"));
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(out.status.code() == Some(1) && !said.contains("panicked"), "{out:?}");
     // No argv at all, and an argv[0] that is an option.

@@ -1,6 +1,8 @@
 //! The field's faults around root helpers and sockets, tried on a whole running system.
 
 use crate::support::binaries::binary;
+use crate::support::machine::descriptors;
+use crate::support::machine::mountinfo;
 use crate::support::up::{Options, Ran, Skill, Up, python, reachable_dir};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -16,10 +18,6 @@ fn one(main: &str) -> Up {
             Skill { id: "demo", tools: &["MemoryRead"], scopes: &["memories/note/**"], ..Skill::default() };
         drop(Skill { main, ..skill }.write(source));
     })
-}
-
-fn descriptors(pid: i32) -> usize {
-    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
 /// As fast as they come: connect, send, and only then listen. Nobody is turned away by chance.
@@ -128,7 +126,7 @@ fn cases_153_155_up_neither_mounts_nor_chowns_where_others_can_swap_names() {
     assert!(ran.stderr.contains("broker"), "{ran}");
     assert_eq!((before(&victim), before("/etc".as_ref())), (was, etc));
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = mountinfo();
     assert!(!table.contains(dir.to_str().unwrap()), "nothing is mounted there");
     fs::remove_dir_all(dir).unwrap();
 }

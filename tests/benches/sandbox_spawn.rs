@@ -6,22 +6,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench without a right result has none")]
 
+#[path = "../support/mod.rs"]
+mod support;
+
 use cyberos_proto::ids::InvocationId;
-use cyberos_proto::link::{self, Link, Wait};
+use cyberos_proto::link::{Link, Wait};
 use cyberos_proto::message::{Event, Exit, FromHelper, Reply, Request};
-use cyberos_proto::plan::{
-    Bind, BindKind, Feature, Limits, MemoryLimit, Profile, SandboxPath, SandboxReport, SpawnPlan,
-};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, Uid, seteuid};
+use cyberos_proto::plan::{Feature, SandboxPath, SandboxReport, SpawnPlan};
+use nix::unistd::{Uid, seteuid};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
+use support::helper::{BROKER, Helper, skill};
 
-const BROKER: u32 = 1_899_999_001;
 /// Rounds of each side, and runs in one.
 const ROUNDS: usize = 15;
 const RUNS: usize = 60;
@@ -31,133 +30,42 @@ const FOLDER: &str = "/opt/cyberos/skills/bench";
 
 type Client = Link<Request, FromHelper>;
 
-/// A helper of the release build, as systemd would start it, with a directory of its own.
-struct Helper {
-    child: Child,
-    dir: tempfile::TempDir,
-    log: PathBuf,
-    uids: (u32, u32),
+/// A helper of the release build with a skill's folder, and room for all sandboxes.
+fn start() -> Helper {
+    let helper = Helper::start(&format!("max_sandboxes {}\n", MANY + 10));
+    fs::create_dir(helper.dir.path().join("sealed/bench")).unwrap();
+    fs::write(helper.dir.path().join("sealed/bench/SKILL.md"), "---\n---\n").unwrap();
+    helper
 }
 
-impl Helper {
-    fn start() -> Helper {
-        let dir = tempfile::Builder::new().prefix("cyberos-bench-").tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for name in ["sealed", "sealed/bench", "bin"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        fs::write(dir.path().join("sealed/bench/SKILL.md"), "---\n---\n").unwrap();
-        let d = dir.path().display();
-        let first = 1_700_000_000 + std::process::id() % 1000 * 65_536;
-        let uids = (first, first + 1023);
-        let ceiling = dir.path().join("ceiling");
-        let text = format!(
-            "uid_range {}-{}\nbroker_uid {BROKER}\nlock_dir {d}/locks\nroot sealed {d}/sealed\nbin {d}/bin\n\
-             max_sandboxes {}\n",
-            uids.0,
-            uids.1,
-            MANY + 10
-        );
-        fs::write(&ceiling, text).unwrap();
-        let listener = link::listen(&dir.path().join("helper.sock")).unwrap();
-        fs::set_permissions(dir.path().join("helper.sock"), fs::Permissions::from_mode(0o666)).unwrap();
-        let log = dir.path().join("log");
-        let start = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\"";
-        let child = Command::new("/bin/sh")
-            .args(["-c", start])
-            .arg(helper())
-            .arg(&ceiling)
-            .stdin(listener)
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        Helper { child, dir, log, uids }
-    }
-
-    /// The broker's link to it.
-    fn connect(&self) -> Client {
-        seteuid(Uid::from_raw(BROKER)).unwrap();
-        let link = Link::connect(&self.dir.path().join("helper.sock"));
-        seteuid(Uid::from_raw(0)).unwrap();
-        let link = link.unwrap();
-        link.set_receive_timeout(Duration::from_secs(60)).unwrap();
-        link
-    }
-
-    fn folder(&self) -> OwnedFd {
-        File::open(self.dir.path().join("sealed/bench")).unwrap().into()
-    }
-
-    /// Processes of its sandboxes, and sockets.
-    fn left(&self) -> usize {
-        let ours = |status: &str| {
-            let uid =
-                status.lines().find_map(|l| l.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
-            uid.is_some_and(|uid: u32| (self.uids.0..=self.uids.1).contains(&uid))
-        };
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        let processes =
-            processes.filter(|e| fs::read_to_string(e.path().join("status")).is_ok_and(|s| ours(&s)));
-        let sockets = fs::read_dir("/tmp").unwrap().flatten();
-        let sockets =
-            sockets.filter(|e| e.file_name().to_string_lossy().starts_with("cyberos-skill-broker."));
-        let owned = |e: &fs::DirEntry| {
-            use std::os::unix::fs::MetadataExt;
-            e.metadata().is_ok_and(|m| (self.uids.0..=self.uids.1).contains(&m.uid()))
-        };
-        processes.count() + sockets.filter(owned).count()
-    }
+/// The broker's link to it.
+fn connect(helper: &Helper) -> Client {
+    seteuid(Uid::from_raw(BROKER)).unwrap();
+    let link = Link::connect(&helper.socket());
+    seteuid(Uid::from_raw(0)).unwrap();
+    let link = link.unwrap();
+    link.set_receive_timeout(Duration::from_secs(60)).unwrap();
+    link
 }
 
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let _ = kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM);
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("{}", fs::read_to_string(&self.log).unwrap_or_default());
-        }
-    }
+fn folder(helper: &Helper) -> OwnedFd {
+    File::open(helper.dir.path().join("sealed/bench")).unwrap().into()
 }
 
-/// The path of the helper, built now for release.
-fn helper() -> PathBuf {
-    let out = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--locked", "--bins", "-p", "cyberos-priv-helper"])
-        .arg("--message-format=json")
-        .stderr(Stdio::inherit())
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "the helper does not build");
-    String::from_utf8_lossy(&out.stdout)
-        .lines()
-        .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok())
-        .filter_map(|v| v["executable"].as_str().map(PathBuf::from))
-        .find(|p| p.ends_with("cyberos-priv-helper"))
-        .expect("cargo names the executable")
+/// Processes of its sandboxes, and sockets.
+fn left(helper: &Helper) -> usize {
+    let left = helper.leftovers();
+    left.iter().filter(|l| l.starts_with("process ") || l.starts_with("cyberos-skill-broker.")).count()
 }
 
-/// What the broker asks for when a skill is run, with `/bin/true` in place of its entry point.
+/// What the broker asks for when a skill is run, with `program` in place of its entry point.
 fn plan(program: &str) -> SpawnPlan {
-    let path = |p: &str| SandboxPath::new(p).unwrap();
-    SpawnPlan {
-        program: path(program),
-        args: vec![program.into()],
-        env: vec![b"PATH=/usr/local/bin:/usr/bin:/bin".to_vec()],
-        cwd: path(FOLDER),
-        binds: vec![Bind { target: path(FOLDER), kind: BindKind::Sealed }],
-        socket: true,
-        limits: Limits {
-            memory_mb: 512,
-            memory_kind: MemoryLimit::AddressSpace,
-            cpu_s: 1800,
-            processes: 8,
-            open_files: 256,
-            file_mb: 256,
-            tmp_mb: 64,
-        },
-        profile: Profile::Skill,
-    }
+    let mut plan = skill("bench");
+    plan.program = SandboxPath::new(program).unwrap();
+    plan.args = vec![program.into()];
+    plan.env.truncate(1);
+    plan.limits.cpu_s = 1800;
+    plan
 }
 
 fn ask(link: &Client, request: &Request, fds: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
@@ -243,7 +151,7 @@ impl Bubblewrap {
             add(&["--ro-bind", entry.path().to_str().unwrap(), &name]);
         }
         add(&["--dev", "/dev", "--tmpfs", "/dev/shm", "--proc", "/proc", "--tmpfs", "/tmp"]);
-        let socket = helper.dir.path().join("helper.sock");
+        let socket = helper.socket();
         add(&["--ro-bind", socket.to_str().unwrap(), "/tmp/cyberos-skill-broker.sock"]);
         add(&["--ro-bind", helper.dir.path().join("bin").to_str().unwrap(), "/opt/cyberos/bin"]);
         add(&["--ro-bind", helper.dir.path().join("sealed/bench").to_str().unwrap(), FOLDER]);
@@ -290,7 +198,7 @@ fn micros(all: impl IntoIterator<Item = Duration>) -> f64 {
 
 /// So many sandboxes at the same time: from the first request until all run, and until all have ended and are released.
 fn many(helper: &Helper, link: &Client) -> [Duration; 2] {
-    let folder = helper.folder();
+    let folder = folder(helper);
     let began = Instant::now();
     let mut running = Vec::new();
     for _ in 0..MANY {
@@ -303,7 +211,7 @@ fn many(helper: &Helper, link: &Client) -> [Duration; 2] {
     }
     let up = began.elapsed();
     let ids: Vec<_> = running.iter().map(|(id, ..)| *id).collect();
-    assert!(helper.left() >= 3 * MANY, "an init, a program and a socket of each: {}", helper.left());
+    assert!(left(helper) >= 3 * MANY, "an init, a program and a socket of each: {}", left(helper));
     let ending = Instant::now();
     drop(running);
     let mut ended = Vec::new();
@@ -317,14 +225,14 @@ fn many(helper: &Helper, link: &Client) -> [Duration; 2] {
     }
     ids.iter().for_each(|invocation| drop(ask(link, &Request::Release { invocation: *invocation }, &[])));
     let down = ending.elapsed();
-    assert_eq!(helper.left(), 0, "nothing is left");
+    assert_eq!(left(helper), 0, "nothing is left");
     [up, down]
 }
 
 fn main() {
     assert!(nix::unistd::geteuid().is_root(), "needs root: it starts the helper");
-    let helper = Helper::start();
-    let (link, folder) = (helper.connect(), helper.folder());
+    let helper = start();
+    let (link, folder) = (connect(&helper), folder(&helper));
     let bubblewrap = Bubblewrap::new(&helper);
     bubblewrap.check();
     let mut report = None;

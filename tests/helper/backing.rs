@@ -1,7 +1,7 @@
 //! Files that the kernel serves in place of a view's server. It opens them again with root's rights and looks at no
 //! permission, so what is taken for one decides who can read and write what.
 
-use crate::support::*;
+use crate::support::helper::*;
 use crate::views::Server;
 use cyberos_proto::ids::MountId;
 use cyberos_proto::message::{MAX_BACKING, Refusal, Reply, Request};

@@ -1,7 +1,7 @@
 //! Whatever is killed, nothing stays: no process, no socket, no mount.
 
-use crate::freezer::Freezer;
-use crate::support::*;
+use crate::support::freezer::Freezer;
+use crate::support::helper::*;
 use crate::views::Server;
 use cyberos_proto::ids::{InvocationId, MountId};
 use cyberos_proto::message::{Refusal, Reply, Request};

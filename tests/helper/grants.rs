@@ -1,11 +1,12 @@
 //! What a Bash sandbox is given of the host's directories: the broker's files as its own, nothing that is anybody
 //! else's, and no way for a granted tree to lead anything elsewhere.
 
-use crate::support::*;
+use crate::support::helper::*;
+use crate::support::machine::mountinfo;
 use crate::views::Server;
 use cyberos_proto::ids::{InvocationId, MountId};
 use cyberos_proto::message::{Refusal, Reply, Request};
-use cyberos_proto::plan::{Bind, BindKind, PlanFault, Profile, SandboxPath, SpawnPlan};
+use cyberos_proto::plan::{Bind, PlanFault, Profile, SpawnPlan};
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
@@ -50,24 +51,6 @@ impl Work {
 
 fn path(dir: &Path) -> OwnedFd {
     open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap()
-}
-
-fn bind(target: &Path, writable: bool) -> Bind {
-    let target = SandboxPath::new(target.to_str().unwrap()).unwrap();
-    Bind { target, kind: BindKind::Grant { writable } }
-}
-
-/// `/bin/bash -c script` with `binds`.
-fn bash(script: &str, binds: Vec<Bind>) -> SpawnPlan {
-    let mut p = plan(&["/bin/bash", "-c", script]);
-    p.socket = false;
-    p.profile = Profile::Bash;
-    p.env = ["HOME=/tmp", "TMPDIR=/tmp", "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin"]
-        .map(|e| e.as_bytes().to_vec())
-        .into();
-    p.limits.processes = 32;
-    p.binds = binds;
-    p
 }
 
 fn spawn(plan: SpawnPlan) -> Request {
@@ -175,7 +158,7 @@ fn threat_a7_no_link_in_a_granted_tree_leads_another_grant_elsewhere() {
     symlink("/", work.at("a/root")).unwrap();
     symlink("/proc/self/root", work.at("a/magic")).unwrap();
     let mounts = || {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let table = mountinfo();
         table.lines().filter(|l| l.contains(work.0.path().to_str().unwrap())).count()
     };
     for target in

@@ -1,13 +1,9 @@
 //! A kernel that lacks something, for real: what may never be skipped refuses the spawn, all else is said.
 
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::{Exit, Refusal, Reply, Request};
-use cyberos_proto::plan::{Cgroup, Feature, MemoryLimit, SpawnPlan};
+use cyberos_proto::plan::{Cgroup, Feature, MemoryLimit};
 use nix::libc::{self, EPERM};
-
-fn python(script: &str) -> SpawnPlan {
-    plan(&["/usr/bin/python3", "-I", "-c", script])
-}
 
 #[test]
 fn what_may_never_be_skipped_refuses_the_spawn_and_leaves_nothing() {

@@ -1,7 +1,7 @@
 //! Uids are leased to one sandbox at a time, and come back.
 
 use crate::requests::{new_id, spawn};
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::{Exit, Refusal, Reply, Request, Signal};
 
 #[test]

@@ -2,7 +2,7 @@
 //! does, both roles are served, runs end when they must, and so does the helper.
 
 use crate::requests::new_id;
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::{Exit, Refusal, Reply, Request, Signal as Asked};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -22,10 +22,8 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 fn logging_to(first: &Helper, end: &impl AsFd) -> Helper {
     // Not closed on exec, so that the shell has it: one that knows numbers of more than one digit.
     let end = nix::unistd::dup(end.as_fd()).unwrap();
-    let become_it =
-        format!("exec 2>&{}; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\"", end.as_raw_fd());
-    let bash = format!("exec /bin/bash -c '{become_it}' \"$0\" \"$1\";");
-    first.twin_with(&format!("exec 3<&0 </dev/null; echo shell: ready >&2; {bash}"))
+    let bash = format!("exec /bin/bash -c 'exec 2>&{}; {BECOME}' \"$0\" \"$1\";", end.as_raw_fd());
+    first.twin_with(&format!("{HAND_OVER} echo shell: ready >&2; {bash}"))
 }
 
 /// Fills `end` until it takes no more, as somebody else may have.

@@ -1,7 +1,7 @@
 //! Who makes a sandbox's calls with set-id bits (`[10.5]`): it can be led nowhere that the skill could not go, and nothing
 //! of it is left.
 
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::{Exit, Request};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};

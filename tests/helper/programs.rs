@@ -1,14 +1,10 @@
 //! Ordinary programs work in a sandbox, and end with it.
 
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::{Exit, Request, Signal};
-use cyberos_proto::plan::{MemoryLimit, SpawnPlan};
+use cyberos_proto::plan::MemoryLimit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-fn python(script: &str) -> SpawnPlan {
-    plan(&["/usr/bin/python3", "-c", script])
-}
 
 #[test]
 fn cases_066_067_python_multiprocessing_asyncio_and_subprocess_work() {
@@ -169,10 +165,7 @@ fn two_hundred_spawns_leave_no_descriptor_behind() {
     let broker = helper.broker();
     let count = || {
         let all = [vec![helper.pid()], helper.children()].concat();
-        // A process that ends while it is counted has none.
-        all.iter()
-            .map(|p| std::fs::read_dir(format!("/proc/{p}/fd")).map_or(0, Iterator::count))
-            .sum::<usize>()
+        all.into_iter().map(descriptors).sum::<usize>()
     };
     broker.start(plan(&["/bin/true"]), &[]).output();
     // What the first one still holds is more than what all leave behind: a leak of one each would be 200.

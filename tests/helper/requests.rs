@@ -1,6 +1,6 @@
 //! What a peer can ask, what it cannot, and what it cannot break by asking.
 
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::ids::{InvocationId, MountId};
 use cyberos_proto::link;
 use cyberos_proto::message::{Message, Refusal, Reply, Request, Signal};
@@ -157,7 +157,7 @@ fn bytes_that_are_no_request_end_the_link_and_nothing_else() {
 #[test]
 fn case_149_descriptors_that_nobody_asked_for_are_closed() {
     let helper = Helper::start("");
-    let fds = || fs::read_dir(format!("/proc/{}/fd", helper.pid())).unwrap().count();
+    let fds = || descriptors(helper.pid());
     let before = fds();
     let null = File::open("/dev/null").unwrap();
     let good = link::encode(&Request::Release { invocation: new_id() }).unwrap();
@@ -292,7 +292,7 @@ fn attacks_a6_a7_only_directories_inside_a_sealed_root_are_bound() {
     // Of the link process, which alone takes what peers send.
     let fds = || {
         let all = helper.children();
-        all.iter().map(|p| fs::read_dir(format!("/proc/{p}/fd")).unwrap().count()).collect::<Vec<_>>()
+        all.iter().map(|p| descriptors(*p)).collect::<Vec<_>>()
     };
     let (invocation, uid, listener) = broker.invocation();
     // By the second answer, what the first one carried has been closed.

@@ -1,7 +1,7 @@
 //! threats.md A25: what is used again is proven empty first, by looking: network namespaces, uids, blocks of them.
 
 use crate::requests::{new_id, spawn};
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::{Reply, Request};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,6 +1,6 @@
 //! What a program finds in its sandbox, asked from inside and checked from outside.
 
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::{Exit, Refusal, Request};
 use cyberos_proto::plan::{Feature, Profile, SandboxPath};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -12,10 +12,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
-
-fn python(script: &str) -> cyberos_proto::plan::SpawnPlan {
-    plan(&["/usr/bin/python3", "-I", "-c", script])
-}
 
 #[test]
 fn the_environment_is_the_plans_and_nothing_else() {

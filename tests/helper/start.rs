@@ -1,6 +1,6 @@
 //! The helper starts only as it should, on a ceiling that only root can have written.
 
-use crate::support::*;
+use crate::support::helper::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -8,11 +8,8 @@ use std::process::{Command, Output};
 
 /// Runs the helper with `socket` (if any) as descriptor 3 to its end, and answers what it said.
 fn run(env: &str, socket: bool, ceiling: &Path) -> Output {
-    let dir = tempfile::tempdir().unwrap();
-    let listener = cyberos_proto::link::listen(&dir.path().join("s")).unwrap();
-    let script =
-        format!("exec 3<&{} </dev/null; {env} exec \"$0\" --ceiling \"$1\"", if socket { "0" } else { "-" });
-    Command::new("/bin/sh").args(["-c", &script]).arg(binary()).arg(ceiling).stdin(listener).output().unwrap()
+    let third = if socket { "0" } else { "-" };
+    ended(ceiling, &format!("exec 3<&{third} </dev/null; {env} exec \"$0\" --ceiling \"$1\";"))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A sandbox has terminals of its own, a few, for programs that run others on one; its own descriptors are none.
 
-use crate::support::*;
+use crate::support::helper::*;
 use cyberos_proto::message::Exit;
 
 /// Opens terminals until there are no more; then looks at them, fills them, and gives one back.

@@ -1,6 +1,7 @@
 //! FUSE mounts: for SkillFS alone, on the ceiling's mount points alone, and never dead.
 
-use crate::support::*;
+use crate::support::helper::*;
+use crate::support::machine::mountinfo;
 use cyberos_proto::ids::MountId;
 use cyberos_proto::message::{Refusal, Reply, Request};
 use nix::unistd::{read, write};
@@ -98,7 +99,7 @@ fn attributes() -> Vec<u8> {
 }
 
 fn view(helper: &Helper) -> Option<String> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = mountinfo();
     let dir = helper.dir.path().join("view");
     table.lines().find(|l| l.split(' ').nth(4) == dir.to_str()).map(str::to_owned)
 }
@@ -144,7 +145,7 @@ fn a_writable_mount_point_is_mounted_writable() {
     let (reply, mut fds) = peer.ask(&Request::Mount { mount: MountId::new(3).unwrap() }, &[]);
     assert_eq!(reply, Reply::Mounted);
     let _server = Server::start(fds.pop().unwrap());
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = mountinfo();
     let line = table.lines().find(|l| l.contains(dir.path().to_str().unwrap())).unwrap();
     assert!(line.contains(" rw,nosuid,nodev"), "{line}");
     peer.ask(&Request::Unmount { mount: MountId::new(3).unwrap() }, &[]);

@@ -65,9 +65,7 @@ fn versions_lost_in_a_redeploy_are_gone_on_from_also_by_who_cannot_read_what_was
 
 #[test]
 fn another_history_with_the_same_content_is_healed_by_certifying() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     let old = place.path("old");
     copy_tree(&skill, &old);
     fs::remove_dir_all(skill.join(".skill-meta")).unwrap();
@@ -83,8 +81,7 @@ fn another_history_with_the_same_content_is_healed_by_certifying() {
         fs::remove_dir_all(skill.join(".skill-meta")).unwrap();
     }
     place.resolve("demo").is("pass", "current", "v000001");
-    fs::remove_dir_all(&skill).unwrap();
-    copy_tree(&old, &skill);
+    replace(&skill, &old);
     // The content is the same, so it may be fallen back to; until it is certified it stays like that.
     place.resolve("demo").is("tampered", "fallback", "v000001").because("another signed manifest");
     assert_eq!(place.certify("demo", None)["version"], "v000002");
@@ -264,9 +261,7 @@ fn an_interrupted_prune_leaves_only_what_the_next_one_takes_away() {
 
 #[test]
 fn no_lock_that_a_stranger_can_hold_keeps_anyone_waiting() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     place.resolve("demo").is("pass", "current", "v000001");
     // A stranger locks everything that he can open: what can be read can be locked.
     let script = "import fcntl,os,sys\nheld=[]\nfor top in sys.argv[1:]:\n for d,ds,fs in os.walk(top):\n  \

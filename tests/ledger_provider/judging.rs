@@ -155,9 +155,7 @@ fn case_181_git_status_does_not_uncertify_a_skill() {
 
 #[test]
 fn debris_of_programs_counts_and_is_named_as_debris() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     for path in [
         "__pycache__/x.cpython-311.pyc",
         "lib/__pycache__/y.pyc",

@@ -5,9 +5,7 @@ use super::*;
 
 #[test]
 fn root_gives_no_file_away_that_the_folders_user_named_as_its_lock() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     place.resolve("demo").is("pass", "current", "v000001");
     let (ledger, file) = (place.path("state/ledger"), place.path("roots"));
     set_mode(&ledger, 0o755);

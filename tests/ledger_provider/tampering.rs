@@ -4,9 +4,7 @@ use super::*;
 
 #[test]
 fn a_version_that_is_found_bad_later_is_never_shown_again() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     fs::write(skill.join("main"), "two").unwrap();
     place.certify("demo", None);
     place.resolve("demo").is("pass", "current", "v000002");
@@ -159,9 +157,7 @@ fn every_way_to_tamper_with_a_version_is_noticed() {
         ),
         ("no snapshot", |p| fs::remove_dir_all(snapshot(p)).unwrap(), "missing"),
     ];
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     fs::write(skill.join("main"), "two").unwrap();
     place.certify("demo", None);
     place.resolve("demo").is("pass", "current", "v000002");
@@ -192,9 +188,7 @@ fn every_way_to_tamper_with_a_version_is_noticed() {
 
 #[test]
 fn the_providers_folder_itself_may_be_anything() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     place.resolve("demo").is("pass", "current", "v000001");
     let meta = skill.join(".skill-meta");
     fs::rename(&meta, place.path("meta")).unwrap();
@@ -219,9 +213,7 @@ fn the_providers_folder_itself_may_be_anything() {
 
 #[test]
 fn an_older_state_that_is_put_back_is_tampering() {
-    let place = Place::new();
-    let skill = place.make("demo");
-    place.certify("demo", None);
+    let (place, skill) = certified();
     let old = place.path("old");
     copy_tree(&skill, &old);
     fs::write(skill.join("main"), "fixed").unwrap();
@@ -231,8 +223,7 @@ fn an_older_state_that_is_put_back_is_tampering() {
     copy_tree(&skill, &new);
 
     // In place, in a folder moved there, and through a link: the record goes by the path.
-    fs::remove_dir_all(&skill).unwrap();
-    copy_tree(&old, &skill);
+    replace(&skill, &old);
     place.resolve("demo").is("tampered", "hidden", "").because("an older state was put back");
     fs::remove_dir_all(&skill).unwrap();
     copy_tree(&old, &place.path("other"));
@@ -254,8 +245,7 @@ fn an_older_state_that_is_put_back_is_tampering() {
     second.certify("demo", None);
     second.certify("demo", Some(&second.report(&["note"])));
     second.resolve("demo").is("pass", "current", "v000002");
-    fs::remove_dir_all(&skill).unwrap();
-    copy_tree(&second.skill("demo"), &skill);
+    replace(&skill, &second.skill("demo"));
     place.resolve("demo").is("tampered", "hidden", "").because("another signed manifest of v000002");
     // Certifying goes on after what was seen, and heals it.
     assert_eq!(place.certify("demo", None)["version"], "v000003");

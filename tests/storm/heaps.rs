@@ -1,8 +1,8 @@
 //! What the kernel gives to one user in all, watches and queues: folders without end use up none that the others need, and
 //! what was refused is had as soon as there is some.
 
-use super::skillfs::{self, Bench, read, until};
 use super::{STRANGER, Storm};
+use crate::support::skillfs::{self, Bench, read, until};
 use cyberos_proto::control::Verdict;
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// Path of the binary `name`.
-pub(crate) fn binary(name: &str) -> PathBuf {
+pub fn binary(name: &str) -> PathBuf {
     static BUILT: OnceLock<HashMap<String, PathBuf>> = OnceLock::new();
     let built = BUILT.get_or_init(build);
     built.get(name).unwrap_or_else(|| panic!("no binary {name} in the workspace")).clone()
@@ -14,8 +14,11 @@ pub(crate) fn binary(name: &str) -> PathBuf {
 
 fn build() -> HashMap<String, PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // What is compiled for release, as benches are, is to measure programs that are so too.
+    let release: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
     let output = Command::new(cargo)
         .args(["build", "--bins", "--workspace", "--locked", "--message-format=json"])
+        .args(release)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()
@@ -33,15 +36,13 @@ fn build() -> HashMap<String, PathBuf> {
 
 /// Copies a program to where others can reach it. By a process of its own: while this one had it open for writing, a
 /// child that another thread forks could hold it open too, and it could not be executed ("text file busy").
-#[allow(dead_code)] // nor copies them
-pub(crate) fn copy(name: &str, to: &std::path::Path) {
+pub fn copy(name: &str, to: &std::path::Path) {
     let copied = Command::new("cp").arg(binary(name)).arg(to).status().unwrap();
     assert!(copied.success(), "cp {name} {}", to.display());
 }
 
 /// Writes an executable file, in the same way.
-#[allow(dead_code)] // not every test file writes programs
-pub(crate) fn write_executable(to: &std::path::Path, text: &str) {
+pub fn write_executable(to: &std::path::Path, text: &str) {
     let mut child = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
         .arg(to)

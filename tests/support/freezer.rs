@@ -1,9 +1,9 @@
 //! Freezes processes, so that they are as one is that the kernel holds in a call: in version 1 of control groups they
 //! then cannot even be killed.
 
+use super::waiting::until;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// A control group; thawed and removed when it is dropped.
 pub(crate) struct Freezer(PathBuf);
@@ -30,7 +30,7 @@ impl Freezer {
         self.set("FROZEN", "1");
         let state = || fs::read_to_string(self.0.join("freezer.state")).unwrap();
         let frozen = || !self.keeps_alive() || state().trim() == "FROZEN";
-        assert!(soon(frozen), "it does not freeze");
+        until("it is frozen", frozen);
     }
 
     fn set(&self, first: &str, second: &str) {
@@ -43,17 +43,6 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         self.set("THAWED", "0");
-        assert!(soon(|| fs::remove_dir(&self.0).is_ok()), "{} is not empty", self.0.display());
+        until("its group is empty", || fs::remove_dir(&self.0).is_ok());
     }
-}
-
-fn soon(right: impl Fn() -> bool) -> bool {
-    let began = Instant::now();
-    while !right() {
-        if began.elapsed() > Duration::from_secs(20) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    true
 }

@@ -1,53 +1,28 @@
-//! The real helper, started as systemd starts it, with a ceiling, uid range and lock directory of its own; and peers
-//! of it that have the broker's, SkillFS's or a stranger's uid.
+//! The real helper, started as systemd starts it, with a ceiling, uid range and lock directory of its own. This is also
+//! what a test of it imports: peers and plans come along.
 
-use cyberos_proto::ids::InvocationId;
-use cyberos_proto::link::{self, Link, LinkError, Wait};
-use cyberos_proto::message::{Event, Exit, FromHelper, Message, Refusal, Reply, Request};
-use cyberos_proto::plan::{Bind, BindKind, Limits, MemoryLimit, Profile, SandboxPath, SpawnPlan};
+pub(crate) use super::activation::{BECOME, HAND_OVER, activated, binary, ended, listen};
+pub(crate) use super::machine::{children, descriptors};
+pub(crate) use super::peer::{Output, Peer, Running};
+pub(crate) use super::plans::{bash, bind, plan, python, skill};
+pub(crate) use super::waiting::until;
+
+use super::machine::mountinfo;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const BROKER: u32 = 1_899_999_001;
 pub(crate) const SKILLFS: u32 = 1_899_999_002;
 pub(crate) const STRANGER: u32 = 1_899_999_099;
-/// Longest wait for anything that must happen "within 1 s", on a machine that does other things too.
+/// Longest time for anything that must happen "within 1 s", on a machine that does other things too.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
-
-/// The path of the built helper.
-pub(crate) fn binary() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        assert!(
-            nix::unistd::geteuid().is_root(),
-            "these tests need root: they test a program that runs as root"
-        );
-        let out = Command::new(env!("CARGO"))
-            .args(["build", "--locked", "-p", "cyberos-priv-helper", "--message-format=json"])
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("cargo build");
-        assert!(out.status.success(), "the helper does not build");
-        String::from_utf8_lossy(&out.stdout)
-            .lines()
-            .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok())
-            .filter_map(|v| v["executable"].as_str().map(PathBuf::from))
-            .find(|p| p.ends_with("cyberos-priv-helper"))
-            .expect("cargo names the executable")
-    })
-}
 
 /// A system call that fails: its number; an argument and its value, if only then; errno.
 pub(crate) type Lacking = (i64, Option<(u32, u32)>, i32);
@@ -63,15 +38,15 @@ pub(crate) struct Helper {
 impl Helper {
     /// Starts one whose ceiling has `more` lines.
     pub(crate) fn start(more: &str) -> Helper {
-        Helper::start_with(more, ACTIVATE)
+        Helper::start_with(more, HAND_OVER)
     }
 
     /// The same in a mount namespace of its own, after `script` has changed something there.
     pub(crate) fn start_in_namespace(more: &str, script: &str) -> Helper {
-        let inner = format!("{script}; {EXEC}");
+        let inner = format!("{script}; {BECOME}");
         Helper::start_with(
             more,
-            &format!("{ACTIVATE} exec unshare -m --propagation private /bin/sh -c '{inner}' \"$0\" \"$1\";"),
+            &format!("{HAND_OVER} exec unshare -m --propagation private /bin/sh -c '{inner}' \"$0\" \"$1\";"),
         )
     }
 
@@ -100,7 +75,10 @@ impl Helper {
              l.prctl(22,2,ctypes.c_char_p(f),0,0)==0 or sys.exit(os.strerror(ctypes.get_errno())); \
              os.environ.update(LISTEN_FDS=\"1\",LISTEN_PID=str(os.getpid())); os.execv(sys.argv[1],[sys.argv[1],\"--ceiling\",sys.argv[2]])"
         );
-        Helper::start_with(more, &format!("{ACTIVATE} exec /usr/bin/python3 -I -c '{python}' \"$0\" \"$1\";"))
+        Helper::start_with(
+            more,
+            &format!("{HAND_OVER} exec /usr/bin/python3 -I -c '{python}' \"$0\" \"$1\";"),
+        )
     }
 
     fn start_with(more: &str, script: &str) -> Helper {
@@ -123,7 +101,7 @@ impl Helper {
             uids.0, uids.1
         );
         fs::write(&ceiling, text).unwrap();
-        let child = launch(dir.path(), &ceiling, script);
+        let child = served(dir.path(), &ceiling, script);
         let helper = Helper { dir, uids, child, ceiling };
         helper.until_ready();
         helper
@@ -131,7 +109,7 @@ impl Helper {
 
     /// Another one on the same ceiling's uids and locks, without a mount point.
     pub(crate) fn twin(&self) -> Helper {
-        self.twin_with(ACTIVATE)
+        self.twin_with(HAND_OVER)
     }
 
     /// The same, started by a shell that runs `script` first, which must make descriptor 3 of descriptor 0.
@@ -143,7 +121,7 @@ impl Helper {
             text.lines().filter(|l| !l.starts_with("mount")).map(|l| format!("{l}\n")).collect();
         let ceiling = dir.path().join("ceiling");
         fs::write(&ceiling, text).unwrap();
-        let child = launch(dir.path(), &ceiling, script);
+        let child = served(dir.path(), &ceiling, script);
         let helper = Helper { dir, uids: self.uids, child, ceiling };
         helper.until_ready();
         helper
@@ -178,7 +156,7 @@ impl Helper {
     /// Waits for its end and starts it again, on the same ceiling and directories.
     pub(crate) fn restart(&mut self) {
         self.child.wait().unwrap();
-        self.child = launch(self.dir.path(), &self.ceiling, ACTIVATE);
+        self.child = served(self.dir.path(), &self.ceiling, HAND_OVER);
         self.until_ready();
     }
 
@@ -250,9 +228,11 @@ impl Drop for Helper {
     }
 }
 
-/// The mounts of this namespace. Others may mount at names that are no text.
-fn mountinfo() -> String {
-    String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned()
+/// A helper on that ceiling, whose socket and log are in `dir`.
+fn served(dir: &Path, ceiling: &Path, script: &str) -> Child {
+    let log = File::create(dir.join("log")).unwrap();
+    let mut helper = activated(listen(&dir.join("helper.sock")), ceiling, script);
+    helper.stdout(Stdio::null()).stderr(log).spawn().unwrap()
 }
 
 /// Every control group of any helper, and the directories that they are in.
@@ -268,271 +248,4 @@ pub(crate) fn groups() -> Vec<PathBuf> {
         .filter(ours)
         .flat_map(|dir| list(dir.clone()).filter(|p| p.is_dir()).chain([dir]).collect::<Vec<_>>())
         .collect()
-}
-
-/// Makes the listening socket descriptor 3.
-const ACTIVATE: &str = "exec 3<&0 </dev/null;";
-/// Becomes the helper.
-const EXEC: &str = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --ceiling \"$1\"";
-
-fn launch(dir: &Path, ceiling: &Path, script: &str) -> Child {
-    let socket = dir.join("helper.sock");
-    let _ = fs::remove_file(&socket);
-    let listener = link::listen(&socket).unwrap();
-    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
-    let log = File::create(dir.join("log")).unwrap();
-    Command::new("/bin/sh")
-        .arg("-c")
-        .arg(format!("{script} {EXEC}"))
-        .arg(binary())
-        .arg(ceiling)
-        .stdin(listener)
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap()
-}
-
-/// A process that has connected with a uid of its own and given its link to the test. It holds a copy until it is
-/// killed, so a peer's death can be a real one.
-pub(crate) struct Peer {
-    pub(crate) link: Link<Request, FromHelper>,
-    process: Child,
-    /// While this is open, the process lives.
-    _given: Link<Given, Given>,
-    events: RefCell<Vec<Event>>,
-}
-
-const CONNECT: &str = "import socket,sys
-s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET); s.connect(sys.argv[1])
-c=socket.socket(fileno=0); socket.send_fds(c,[bytes([int(sys.argv[2])])],[s.fileno()])
-c.recv(1)";
-
-impl Peer {
-    pub(crate) fn connect(socket: &Path, uid: u32) -> Peer {
-        let (ours, theirs) = link::pair::<Given, Given>().unwrap();
-        let process = Command::new("/usr/bin/python3")
-            .args(["-I", "-c", CONNECT])
-            .arg(socket)
-            .arg(cyberos_proto::PROTOCOL_VERSION.to_string())
-            .stdin(theirs.as_fd().try_clone_to_owned().unwrap())
-            .uid(uid)
-            .gid(uid)
-            .spawn()
-            .unwrap();
-        drop(theirs);
-        let (_, mut fds) = ours.receive(Wait::Block).expect("the peer connects");
-        let link = Link::new(fds.pop().unwrap());
-        link.set_receive_timeout(Duration::from_secs(30)).unwrap();
-        Peer { link, process, _given: ours, events: RefCell::default() }
-    }
-
-    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
-        self.link.send(request, fds, Wait::Block).unwrap();
-    }
-
-    /// The reply to `request`; events that come before are kept.
-    pub(crate) fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
-        self.send(request, fds);
-        self.reply()
-    }
-
-    pub(crate) fn reply(&self) -> (Reply, Vec<OwnedFd>) {
-        loop {
-            match self.link.receive(Wait::Block).unwrap() {
-                (FromHelper::Reply(reply), fds) => return (reply, fds),
-                (FromHelper::Event(event), _) => self.events.borrow_mut().push(event),
-            }
-        }
-    }
-
-    pub(crate) fn refusal(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Refusal {
-        match self.ask(request, fds) {
-            (Reply::Refused(refusal), _) => refusal,
-            (other, _) => panic!("expected a refusal, got {other:?}"),
-        }
-    }
-
-    /// How the program of `invocation` ended.
-    pub(crate) fn exit(&self, invocation: InvocationId) -> Exit {
-        loop {
-            let mut events = self.events.borrow_mut();
-            if let Some(i) = events.iter().position(|Event::Exited { invocation: id, .. }| *id == invocation)
-            {
-                let Event::Exited { exit, .. } = events.swap_remove(i);
-                return exit;
-            }
-            match self.link.receive(Wait::Block).unwrap() {
-                (FromHelper::Event(event), _) => events.push(event),
-                (FromHelper::Reply(reply), _) => panic!("unexpected reply {reply:?}"),
-            }
-        }
-    }
-
-    /// Whether the helper has closed the link; anything that comes before is thrown away.
-    pub(crate) fn closed(&self) -> bool {
-        loop {
-            match self.link.receive(Wait::Block) {
-                Ok(_) => {}
-                Err(LinkError::Closed) => return true,
-                Err(_) => return false,
-            }
-        }
-    }
-
-    /// A new invocation: its id, its uid, its listening socket.
-    pub(crate) fn invocation(&self) -> (InvocationId, u32, OwnedFd) {
-        let invocation = InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes());
-        match self.ask(&Request::CreateSocket { invocation }, &[]) {
-            (Reply::SocketCreated { uid }, mut fds) => (invocation, uid, fds.pop().unwrap()),
-            (other, _) => panic!("expected a socket, got {other:?}"),
-        }
-    }
-
-    /// Starts `plan` in a new invocation.
-    pub(crate) fn start(&self, plan: SpawnPlan, sealed: &[BorrowedFd<'_>]) -> Running<'_> {
-        let (invocation, uid, listener) = self.invocation();
-        self.start_in(invocation, uid, listener, plan, sealed)
-    }
-
-    pub(crate) fn start_in(
-        &self,
-        invocation: InvocationId,
-        uid: u32,
-        listener: OwnedFd,
-        plan: SpawnPlan,
-        sealed: &[BorrowedFd<'_>],
-    ) -> Running<'_> {
-        match self.ask(&Request::Spawn { invocation, plan: Box::new(plan) }, sealed) {
-            (Reply::Spawned { report }, fds) => {
-                assert_eq!(report.uid, uid);
-                let [stdin, stdout, stderr] = fds.try_into().unwrap();
-                Running { peer: self, invocation, uid, listener, stdin: Some(stdin), stdout, stderr }
-            }
-            (other, _) => panic!("expected a sandbox, got {other:?}"),
-        }
-    }
-
-    /// Runs `sh -c script` to its end.
-    pub(crate) fn sh(&self, script: &str) -> Output {
-        self.start(plan(&["/bin/sh", "-c", script]), &[]).output()
-    }
-
-    /// Ends the process, and with it the last copy of the link.
-    pub(crate) fn kill(self) {
-        drop(self);
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // The link itself is closed after this, so the process's death is what the helper sees, or the close.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A running sandbox.
-pub(crate) struct Running<'a> {
-    pub(crate) peer: &'a Peer,
-    pub(crate) invocation: InvocationId,
-    pub(crate) uid: u32,
-    pub(crate) listener: OwnedFd,
-    pub(crate) stdin: Option<OwnedFd>,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
-}
-
-/// What a program said and how it ended.
-#[derive(Debug)]
-pub(crate) struct Output {
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-    pub(crate) exit: Exit,
-    pub(crate) uid: u32,
-}
-
-impl Running<'_> {
-    /// Waits for its end, with its stdin closed, and releases it.
-    pub(crate) fn output(mut self) -> Output {
-        self.stdin = None;
-        let (mut out, mut err) = (File::from(self.stdout), File::from(self.stderr));
-        let errors = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            err.read_to_end(&mut text).unwrap();
-            String::from_utf8_lossy(&text).into_owned()
-        });
-        let mut text = Vec::new();
-        out.read_to_end(&mut text).unwrap();
-        let exit = self.peer.exit(self.invocation);
-        assert_eq!(self.peer.ask(&Request::Release { invocation: self.invocation }, &[]).0, Reply::Done);
-        let stdout = String::from_utf8_lossy(&text).into_owned();
-        Output { stdout, stderr: errors.join().unwrap(), exit, uid: self.uid }
-    }
-
-    /// Reads its stdout up to `mark`.
-    pub(crate) fn said(&self, mark: &str) {
-        let mut file = File::from(self.stdout.try_clone().unwrap());
-        let (mut text, mut byte) = (Vec::new(), [0u8]);
-        while !String::from_utf8_lossy(&text).contains(mark) {
-            assert_eq!(file.read(&mut byte).unwrap(), 1, "ended after {:?}", String::from_utf8_lossy(&text));
-            text.push(byte[0]);
-        }
-    }
-}
-
-/// A plan for `words`, with the limits that a skill has by default, without binds.
-pub(crate) fn plan(words: &[&str]) -> SpawnPlan {
-    SpawnPlan {
-        program: SandboxPath::new(words[0]).unwrap(),
-        args: words.iter().map(|w| w.as_bytes().to_vec()).collect(),
-        env: vec![b"PATH=/usr/local/bin:/usr/bin:/bin".to_vec(), b"RUST_LOG=warn".to_vec()],
-        cwd: SandboxPath::new("/tmp").unwrap(),
-        binds: Vec::new(),
-        socket: true,
-        limits: Limits {
-            memory_mb: 512,
-            memory_kind: MemoryLimit::AddressSpace,
-            cpu_s: 60,
-            processes: 8,
-            open_files: 256,
-            file_mb: 256,
-            tmp_mb: 64,
-        },
-        profile: Profile::Skill,
-    }
-}
-
-/// A plan that runs the `main` of a sealed directory shown as skill `name`.
-pub(crate) fn skill(name: &str) -> SpawnPlan {
-    let dir = format!("/opt/cyberos/skills/{name}");
-    let mut plan = plan(&[&format!("{dir}/main")]);
-    plan.cwd = SandboxPath::new(&dir).unwrap();
-    plan.binds.push(Bind { target: SandboxPath::new(&dir).unwrap(), kind: BindKind::Sealed });
-    plan
-}
-
-/// Waits until `condition` holds.
-pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + SOON;
-    while !condition() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::yield_now();
-    }
-}
-
-/// Pids of the children of `pid`.
-pub(crate) fn children(pid: Pid) -> Vec<Pid> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|p| p.parse().ok()).map(Pid::from_raw).collect()
-}
-
-/// What a peer's process says when it gives its link away: nothing but the descriptor.
-#[derive(Serialize, Deserialize)]
-struct Given;
-
-impl Message for Given {
-    fn descriptors(&self) -> usize {
-        1
-    }
 }

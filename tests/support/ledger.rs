@@ -1,6 +1,5 @@
 //! A place with keys, records and skills, in which `skill-ledger` runs as those who run it: certify as root, scan and resolve
 //! as SkillFS's user. Every answer is checked against the protocol's rules before a test sees it.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper of tests fails as a test does")]
 
 use super::binaries::binary;
 use serde_json::Value;
@@ -229,6 +228,20 @@ pub(crate) fn succeeded(output: &Output) {
 
 pub(crate) fn copy_tree(from: &Path, to: &Path) {
     succeeded(&Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap());
+}
+
+/// A place with one skill, `demo`, which has been certified once.
+pub(crate) fn certified() -> (Place, PathBuf) {
+    let place = Place::new();
+    let skill = place.make("demo");
+    place.certify("demo", None);
+    (place, skill)
+}
+
+/// Puts a copy of `kept` in the place of `skill`.
+pub(crate) fn replace(skill: &Path, kept: &Path) {
+    fs::remove_dir_all(skill).unwrap();
+    copy_tree(kept, skill);
 }
 
 pub(crate) fn set_mode(path: &Path, mode: u32) {

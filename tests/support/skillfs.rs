@@ -3,45 +3,29 @@
 //! The provider here is a small shell script: it prints `STUB/<skill>.json` if that is there, runs `STUB/<skill>.sh`
 //! if that is there, and otherwise says `hidden`. Everything is below one temporary folder, and goes when the value
 //! is dropped.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation)]
 
+use super::activation::{HAND_OVER, activated, listen};
 use super::binaries;
+use super::machine::mountinfo;
+pub(crate) use super::waiting::until;
+use super::waiting::{SOON, eventually};
 use cyberos_proto::control::{ControlReply, ControlRequest, SkillState};
 use cyberos_proto::ids::SkillName;
-use cyberos_proto::link::{self, Link, Wait};
+use cyberos_proto::link::{Link, Wait};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// SkillFS's user when no packaged one exists.
 pub(crate) const SKILLFS_UID: u32 = 1_899_999_002;
 const BROKER_UID: u32 = 1_899_999_001;
 const LINK_GID: u32 = 1_899_999_003;
-
-/// Longest wait for anything that must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Waits until `done`, without missing it by a sleep's length.
-pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
-    assert!(soon(PATIENCE, done), "still not: {what}");
-}
-
-/// Asks again and again until it is so, at most so long.
-fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + limit;
-    while !done() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
-}
 
 /// A folder with everything that a mount needs.
 pub(crate) struct Bench {
@@ -147,24 +131,11 @@ impl Bench {
             self.path("mnt").display()
         );
         fs::write(&ceiling, text).unwrap();
-        let socket = self.path("helper.sock");
-        let _ = fs::remove_file(&socket);
-        let listener = link::listen(&socket).unwrap();
-        chown(&socket, None, Some(LINK_GID)).unwrap();
-        fs::set_permissions(&socket, fs::Permissions::from_mode(0o660)).unwrap();
-        // The shell gives the listening socket number 3 and its own process id, as socket activation does.
-        let script =
-            format!("exec 3<&{}; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"", listener.as_raw_fd());
-        nix::fcntl::fcntl(&listener, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
-        let helper = Command::new("/bin/bash")
-            .args(["-c", &script])
-            .arg(binaries::binary("cyberos-priv-helper"))
-            .arg("--ceiling")
-            .arg(&ceiling)
-            .stdin(Stdio::null())
-            .stderr(fs::File::create(self.path("helper.log")).unwrap())
-            .spawn()
-            .unwrap();
+        let listener = listen(&self.path("helper.sock"));
+        chown(self.path("helper.sock"), None, Some(LINK_GID)).unwrap();
+        fs::set_permissions(self.path("helper.sock"), fs::Permissions::from_mode(0o660)).unwrap();
+        let log = fs::File::create(self.path("helper.log")).unwrap();
+        let helper = activated(listener, &ceiling, HAND_OVER).stderr(log).spawn().unwrap();
         self.helper = Some(helper);
     }
 
@@ -177,7 +148,7 @@ impl Bench {
     }
 
     /// `skillfs` with these arguments, as SkillFS's user.
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(self.path("bin/skillfs"));
         command.args(arguments).uid(self.user).gid(LINK_GID).current_dir("/");
         command.env("RUST_LOG", "info,fuser=error").stdin(Stdio::null());
@@ -202,12 +173,11 @@ impl Bench {
 
     /// Mounts with these options; returns when it is mounted.
     pub(crate) fn mount(&mut self, options: &[&str]) {
-        let arguments = self.arguments(options);
-        self.mount_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        self.mount_with(&self.arguments(options));
     }
 
     /// Mounts with exactly these arguments.
-    pub(crate) fn mount_with(&mut self, arguments: &[&str]) {
+    pub(crate) fn mount_with(&mut self, arguments: &[impl AsRef<OsStr>]) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path("skillfs.log")).unwrap();
         let mut command = self.command(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -215,6 +185,15 @@ impl Bench {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.daemon = Some(child);
         assert!(line.contains("\"mounted\""), "not mounted:\n{}\n{}", self.log(), self.helper_log());
+    }
+
+    /// Mounts with these options, the provider saying `current` of those skills; returns when all are decided.
+    pub(crate) fn mount_current(&mut self, skills: &[&str], options: &[&str]) {
+        for skill in skills {
+            self.says_current(skill);
+        }
+        self.mount(options);
+        self.settle();
     }
 
     /// What SkillFS has logged.
@@ -239,7 +218,7 @@ impl Bench {
     /// Waits for SkillFS to end, and gives its exit status.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
         let mut daemon = self.daemon.take().unwrap();
-        if !soon(PATIENCE, || daemon.try_wait().unwrap().is_some()) {
+        if !eventually(SOON, || daemon.try_wait().unwrap().is_some()) {
             daemon.kill().unwrap();
             daemon.wait().unwrap();
             panic!("SkillFS does not end:\n{}", self.log());
@@ -250,9 +229,7 @@ impl Bench {
     /// How many mounts there are on the mount point.
     pub(crate) fn mounts(&self) -> usize {
         let at = format!(" {} ", self.path("mnt").display());
-        // Others may have mounted where a name is no text.
-        let table = fs::read("/proc/self/mountinfo").unwrap();
-        String::from_utf8_lossy(&table).lines().filter(|l| l.contains(&at)).count()
+        mountinfo().lines().filter(|l| l.contains(&at)).count()
     }
 
     /// A link to the control socket.
@@ -308,7 +285,7 @@ impl Drop for Bench {
         if let Some(mut daemon) = self.daemon.take() {
             let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).unwrap());
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-            soon(Duration::from_secs(8), || !matches!(daemon.try_wait(), Ok(None)));
+            eventually(Duration::from_secs(8), || !matches!(daemon.try_wait(), Ok(None)));
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
@@ -327,6 +304,25 @@ impl Drop for Bench {
             eprintln!("--- SkillFS\n{}\n--- helper\n{}", self.log(), self.helper_log());
         }
     }
+}
+
+/// A bench with one skill `s`, shown as it is (`live`), which also has a snapshot `v1` (`trusted`).
+pub(crate) fn one(options: &[&str]) -> Bench {
+    let mut bench = Bench::new();
+    bench.write("s/SKILL.md", "live");
+    bench.snapshot("s", "v1", "trusted");
+    bench.mount_current(&["s"], options);
+    bench
+}
+
+/// The errno of what must fail.
+pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
+    result.unwrap_err().raw_os_error()
+}
+
+/// The names in a directory.
+pub(crate) fn list(path: impl AsRef<Path>) -> BTreeSet<OsString> {
+    fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect()
 }
 
 /// A skill's name.

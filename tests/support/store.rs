@@ -1,5 +1,4 @@
 //! Stores to test, and both readers on them.
-#![allow(dead_code)] // each test file uses its part
 
 use cyberos_broker::audit::canonical::canonical;
 use cyberos_broker::audit::filter::{Filter, show};
