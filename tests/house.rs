@@ -148,7 +148,6 @@ fn nothing_is_unfinished_switched_off_or_waited_for() {
 /// Where tests may call `sleep`, how often, and why it is no waiting for something to have happened meanwhile.
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("broker/src/audit/tests.rs", 6, "the clock is paused: time passes at once"),
-    ("broker/tests/heavy/main.rs", 1, "asks again and again until memory has gone back, or fails"),
     ("broker/tests/line/ending.rs", 1, "the clock is paused: time passes at once"),
     ("broker/tests/line/frames.rs", 2, "the clock is paused: time passes at once"),
     (

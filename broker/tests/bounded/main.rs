@@ -1,29 +1,16 @@
 //! What one invocation can make the broker hold (`[3.3]`): a process of its own, so that its peak is that of this test.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::cast_possible_truncation,
-    dead_code,
-    reason = "a test may panic, and the support is shared"
-)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
 #[path = "../line/support.rs"]
 mod support;
 
 use std::sync::Arc;
-use support::{Line, Options, frame};
+use support::{Line, Options, frame, memory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How often each peer sends each of the four bodies.
 const ROUNDS: usize = 3;
-
-/// Peak of this process's memory, in bytes.
-fn peak() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixteen_peers_that_send_a_lot_and_hardly_read_cost_no_more_than_the_rooms_hold() {
@@ -41,7 +28,7 @@ async fn sixteen_peers_that_send_a_lot_and_hardly_read_cost_no_more_than_the_roo
     ];
     let frames: Arc<Vec<Vec<u8>>> = Arc::new(bodies.iter().map(frame).collect());
     drop((bodies, long));
-    let before = peak();
+    let before = memory("VmHWM:");
     let mut peers = Vec::new();
     for _ in 0..16 {
         let (read, mut write) = line.client().await.stream.into_split();
@@ -82,6 +69,6 @@ async fn sixteen_peers_that_send_a_lot_and_hardly_read_cost_no_more_than_the_roo
         }
     }
     assert_eq!(answers, 16 * ROUNDS * 4);
-    let grown = peak() - before;
+    let grown = memory("VmHWM:") - before;
     assert!(grown < 96 << 20, "{} MiB more", grown >> 20);
 }

@@ -1,4 +1,5 @@
-//! One invocation served on a real socket, and a client that speaks frames.
+//! One invocation served on a real socket, and a client that speaks frames. Each test takes its part of this.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation, dead_code)]
 
 use cyberos_broker::audit::reader::Reader;
 use cyberos_broker::audit::{Audit, AuditOptions, Row};
@@ -19,6 +20,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+
+/// A field of this process's status, in bytes.
+pub(crate) fn memory(field: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
 
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(100);
