@@ -9,18 +9,26 @@
 
 #[path = "helper/backing.rs"]
 mod backing;
+#[path = "helper/calls.rs"]
+mod calls;
 #[path = "helper/cleanup.rs"]
 mod cleanup;
+#[path = "helper/granted.rs"]
+mod granted;
 #[path = "helper/grants.rs"]
 mod grants;
 #[path = "helper/lacking.rs"]
 mod lacking;
 #[path = "helper/leases.rs"]
 mod leases;
+#[path = "helper/limits.rs"]
+mod limits;
 #[path = "helper/log.rs"]
 mod log;
 #[path = "helper/modes.rs"]
 mod modes;
+#[path = "helper/never_granted.rs"]
+mod never_granted;
 #[path = "helper/programs.rs"]
 mod programs;
 #[path = "helper/requests.rs"]

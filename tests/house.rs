@@ -14,8 +14,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("broker/src/audit/tests.rs", "one promise: what every row says"),
     ("broker/src/beneath.rs", "a third of it is its own tests"),
     ("broker/src/memory/store.rs", "one write and one read, each a straight line"),
-    ("tests/helper/grants.rs", "one promise: what a granted directory gives, and never gives"),
-    ("tests/helper/sandbox.rs", "one promise: what a sandbox is made of, seen from inside"),
 ];
 const MAX_LINES: usize = 400;
 
