@@ -15,7 +15,7 @@ mod support;
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use support::up::{Options, Skill, Up, python, reachable_dir};
+use support::up::{Folder, Options, Skill, Up, python, reachable_dir};
 
 /// Makes each call of argv[1] (a JSON list of arguments for Bash) and prints the list of answers. In a `cmd`, `@N` stands
 /// for N letters.
@@ -29,24 +29,7 @@ print(json.dumps([call('Bash', **full(args)) for args in json.loads(sys.argv[1])
 struct Bash {
     // Ended first: its sandboxes hold copies of what is mounted in the directory.
     up: Up,
-    dir: Place,
-}
-
-/// A directory that is removed when dropped.
-struct Place(PathBuf);
-
-impl std::ops::Deref for Place {
-    type Target = PathBuf;
-
-    fn deref(&self) -> &PathBuf {
-        &self.0
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    dir: Folder,
 }
 
 impl Bash {
@@ -56,7 +39,7 @@ impl Bash {
 
     /// `more` are lines of frontmatter; `wishes` is `x-allowed-files`, in which DIR stands for the directory.
     fn with(more: &str, wishes: &[&str]) -> Bash {
-        let dir = Place(reachable_dir("cyberos-grant-"));
+        let dir = reachable_dir("cyberos-grant-");
         let files: Vec<String> =
             wishes.iter().map(|w| format!("\"{}\"", w.replace("DIR", dir.to_str().unwrap()))).collect();
         let more = format!("x-allowed-files: [{}]\n{more}", files.join(", "));

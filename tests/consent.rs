@@ -24,7 +24,7 @@ fn answered(up: &Up, skill: &str, answer: &str) -> Ran {
 fn the_last_screen_before_the_question_has_what_is_dangerous_however_long_the_list_is() {
     let granted = reachable_dir("cyberos-consent-");
     let broker = nix::unistd::User::from_name("nobody").unwrap().unwrap();
-    nix::unistd::chown(&granted, Some(broker.uid), None).unwrap();
+    nix::unistd::chown(&*granted, Some(broker.uid), None).unwrap();
     let files: Vec<String> = (0..250).map(|n| format!("  - /srv/project/docs{n}/*.md\n")).collect();
     let more = format!(
         "x-allowed-files:\n  - /**\n  - {}/**\n{}x-allowed-domains: [\"**\"]\neffort_minutes: 1000\n",
@@ -69,5 +69,4 @@ fn the_last_screen_before_the_question_has_what_is_dangerous_however_long_the_li
     assert!(shown.stdout.contains("approved: false"), "{shown}");
     let ran = answered(&up, "asks", "y\n");
     assert!(ran.exit == 0 && ran.stdout.contains("approved: asks"), "{ran}");
-    std::fs::remove_dir_all(granted).unwrap();
 }

@@ -304,14 +304,6 @@ impl Drop for Disk {
     }
 }
 
-struct Place(PathBuf);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// One call of Bash for each family. Who fills the disk is ended, and nobody may write until that is undone, outside.
 const CALLER: &str = "where, seconds = sys.argv[1:3]
 for name in sys.argv[3:]:
@@ -324,8 +316,8 @@ for name in sys.argv[3:]:
 
 #[test]
 fn threat_a23_no_call_of_bash_makes_the_kernel_keep_what_nothing_counts_or_fills_a_disk() {
-    let place = Place(reachable_dir("cyberos-grant-"));
-    let at = place.0.join("disk");
+    let place = reachable_dir("cyberos-grant-");
+    let at = place.join("disk");
     let wish =
         format!("x-allowed-files: [\"{}/**\"]\nx-max-processes: 16\neffort_minutes: 120\n", at.display());
     let options = Options { grant_requested: true, ..Options::default() };
@@ -337,7 +329,7 @@ fn threat_a23_no_call_of_bash_makes_the_kernel_keep_what_nothing_counts_or_fills
         Skill { id: "bystander", tools: &["MemoryRead"], main: &calls, ..Skill::default() }.write(source);
     });
     let state = fs::metadata(up.state.join("broker")).unwrap();
-    let disk = Disk::new(&place.0, (state.uid(), state.gid()));
+    let disk = Disk::new(&place, (state.uid(), state.gid()));
     let program = at.join("families");
     compile(&program);
     let all = families(&program).0;

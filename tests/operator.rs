@@ -53,7 +53,6 @@ fn up_without_root_says_what_is_missing() {
     let mut copied = Command::new(dir.join("cyberos"));
     std::mem::swap(&mut command, &mut copied);
     let ran = Ran::from(command.arg("up").uid(65534).gid(65534).output().unwrap());
-    std::fs::remove_dir_all(dir).unwrap();
     assert_eq!(ran.exit, 1, "{ran}");
     assert!(ran.stderr.contains("needs root"), "{ran}");
 }
@@ -66,7 +65,6 @@ fn up_refuses_directories_that_others_can_change() {
     let ran =
         Ran::from(Command::new(binary("cyberos")).args(["up", "--state"]).arg(&state).output().unwrap());
     assert!(!state.exists());
-    std::fs::remove_dir_all(&dir).unwrap();
     assert_eq!(ran.exit, 1, "{ran}");
     assert!(ran.stderr.contains(dir.to_str().unwrap()) && ran.stderr.contains("chmod"), "{ran}");
 }
@@ -115,7 +113,6 @@ fn validate_lists_every_fault_with_its_line() {
         Command::new(binary("cyberos")).args(["skill", "validate"]).arg(dir.join("absent")).output().unwrap(),
     );
     assert_eq!(absent.exit, 1, "{absent}");
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
@@ -155,7 +152,6 @@ fn approval_grants_what_was_shown_and_nothing_wider() {
     }));
     let wider = up.run("asks", &[&path]);
     assert!(wider.stdout.contains("not_granted_by_operator"), "{wider}");
-    std::fs::remove_dir_all(granted).unwrap();
 }
 
 #[test]
@@ -289,7 +285,6 @@ fn faults_are_told_once_before_anything_starts_and_nothing_is_left() {
     }
     assert_eq!(std::fs::read_dir(&skills).unwrap().count(), 0, "no debris among the skills");
     assert!(!dir.join("with space").exists() && !closed.join("new").exists());
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

@@ -6,27 +6,12 @@ mod support;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use support::binaries::binary;
 use support::up::{Ran, Skill, Up, reachable_dir};
 
 const SECRET: &str = "s3cret-line";
-
-/// A folder that is removed with the value.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new() -> Self {
-        Dir(reachable_dir("cyberos-paths-"))
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn cyberos(args: &[&str], dir: &Path) -> Ran {
     Command::new(binary("cyberos")).args(args).arg(dir).output().unwrap().into()
@@ -47,11 +32,11 @@ fn validate(dir: &Path) -> Ran {
 
 #[test]
 fn validate_follows_no_link_and_waits_for_nothing() {
-    let dir = Dir::new();
-    let skill = dir.0.join("demo");
+    let dir = reachable_dir("cyberos-paths-");
+    let skill = dir.join("demo");
     fs::create_dir(&skill).unwrap();
     fs::write(skill.join("main"), "").unwrap();
-    let secret = dir.0.join("secret");
+    let secret = dir.join("secret");
     fs::write(&secret, format!("{SECRET}\n{SECRET}\n")).unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let md = skill.join("SKILL.md");
@@ -84,28 +69,28 @@ fn validate_follows_no_link_and_waits_for_nothing() {
     assert!(ran.exit == 1 && ran.stderr.contains("mount"), "{ran}");
     fs::remove_file(&md).unwrap();
     // The folder itself, and what a stranger put on the way there.
-    fs::create_dir(dir.0.join("private")).unwrap();
-    fs::create_dir(dir.0.join("private/demo")).unwrap();
-    fs::write(dir.0.join("private/demo/SKILL.md"), SECRET).unwrap();
-    symlink("private/demo", dir.0.join("linked")).unwrap();
+    fs::create_dir(dir.join("private")).unwrap();
+    fs::create_dir(dir.join("private/demo")).unwrap();
+    fs::write(dir.join("private/demo/SKILL.md"), SECRET).unwrap();
+    symlink("private/demo", dir.join("linked")).unwrap();
     for spelt in ["linked", "linked/"] {
-        let ran = validate(&dir.0.join(spelt));
+        let ran = validate(&dir.join(spelt));
         assert!(ran.exit == 1 && ran.stderr.contains("symlink"), "{ran}");
     }
-    symlink("private", dir.0.join("theirs")).unwrap();
-    std::os::unix::fs::lchown(dir.0.join("theirs"), Some(65534), Some(65534)).unwrap();
-    let ran = validate(&dir.0.join("theirs/demo"));
+    symlink("private", dir.join("theirs")).unwrap();
+    std::os::unix::fs::lchown(dir.join("theirs"), Some(65534), Some(65534)).unwrap();
+    let ran = validate(&dir.join("theirs/demo"));
     assert!(ran.exit == 1 && ran.stderr.contains("symlink") && ran.stderr.contains("theirs"), "{ran}");
-    let ran = validate(&dir.0.join("private/demo/SKILL.md"));
+    let ran = validate(&dir.join("private/demo/SKILL.md"));
     assert!(ran.exit == 2 && ran.stderr.contains("is a file"), "{ran}");
-    assert_eq!(validate(&dir.0.join("absent")).exit, 1);
+    assert_eq!(validate(&dir.join("absent")).exit, 1);
 }
 
 #[test]
 fn validate_tells_nothing_of_what_an_entry_point_leads_to() {
-    let dir = Dir::new();
-    let skill = Skill::default().write(&dir.0);
-    let private = dir.0.join("private");
+    let dir = reachable_dir("cyberos-paths-");
+    let skill = Skill::default().write(&dir);
+    let private = dir.join("private");
     fs::create_dir(&private).unwrap();
     fs::write(private.join("there"), "").unwrap();
     let mut said = Vec::new();
@@ -122,23 +107,23 @@ fn validate_tells_nothing_of_what_an_entry_point_leads_to() {
 
 #[test]
 fn scaffold_writes_into_the_folder_that_it_made_alone() {
-    let dir = Dir::new();
-    let elsewhere = dir.0.join("elsewhere");
+    let dir = reachable_dir("cyberos-paths-");
+    let elsewhere = dir.join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
-    symlink(&elsewhere, dir.0.join("starter")).unwrap();
-    let ran = cyberos(&["skill", "scaffold", "starter", "--dir"], &dir.0);
+    symlink(&elsewhere, dir.join("starter")).unwrap();
+    let ran = cyberos(&["skill", "scaffold", "starter", "--dir"], &dir);
     assert!(ran.exit == 1 && ran.stderr.contains("already there"), "{ran}");
     // A link that a stranger made does not lead root to where he wants.
-    symlink("elsewhere", dir.0.join("theirs")).unwrap();
-    std::os::unix::fs::lchown(dir.0.join("theirs"), Some(65534), Some(65534)).unwrap();
+    symlink("elsewhere", dir.join("theirs")).unwrap();
+    std::os::unix::fs::lchown(dir.join("theirs"), Some(65534), Some(65534)).unwrap();
     for end in ["theirs", "theirs/", "theirs/new/deep"] {
-        let ran = cyberos(&["skill", "scaffold", "other", "--dir"], &dir.0.join(end));
+        let ran = cyberos(&["skill", "scaffold", "other", "--dir"], &dir.join(end));
         assert!(ran.exit == 1 && ran.stderr.contains("symlink"), "{end}: {ran}");
     }
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
-    let ran = cyberos(&["skill", "scaffold", "other", "--dir"], &dir.0.join("new/deep"));
+    let ran = cyberos(&["skill", "scaffold", "other", "--dir"], &dir.join("new/deep"));
     assert_eq!(ran.exit, 0, "{ran}");
-    assert_eq!(cyberos(&["skill", "validate"], &dir.0.join("new/deep/other")).exit, 0);
+    assert_eq!(cyberos(&["skill", "validate"], &dir.join("new/deep/other")).exit, 0);
 }
 
 /// A skill that declares the digest of its content.

@@ -122,7 +122,6 @@ fn a_configuration_that_others_could_write_is_refused() {
     symlink(&inside, &linked).unwrap();
     refuses(&|| {}, &linked, &open);
     assert_eq!(tried, 7);
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
@@ -163,7 +162,6 @@ fn a_state_directory_is_taken_if_it_is_empty_or_an_earlier_ups_and_left_alone_ot
         assert_eq!(ready["ready"], true);
         assert_eq!(up.end(Signal::SIGTERM), Some(0));
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tools of the tests about grants: a place with trees to grant, a broker that asks for them, a Bash sandbox that tells.
 
 use crate::raw::*;
+use crate::support::folders::Folder;
 use crate::support::helper::{BROKER, Helper};
 use crate::support::machine::mount_points;
 use crate::support::plans;
@@ -24,13 +25,12 @@ pub(crate) fn granting() -> (Helper, Place, Dialler) {
 }
 
 /// A place that goes with the test, and whatever is mounted in it first.
-pub(crate) struct Place(pub(crate) PathBuf);
+pub(crate) struct Place(pub(crate) Folder);
 
 impl Place {
     /// An empty one, root's.
     pub(crate) fn new() -> Place {
-        let dir = tempfile::Builder::new().prefix("cyberos-grant-test-").tempdir_in("/var/tmp").unwrap();
-        Place(dir.keep())
+        Place(Folder::below("/var/tmp", "cyberos-grant-test-"))
     }
 }
 
@@ -39,7 +39,6 @@ impl Drop for Place {
         for point in mount_points().iter().rev().filter(|p| p.starts_with(&self.0)) {
             let _ = umount2(point, MntFlags::MNT_DETACH);
         }
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -232,7 +232,7 @@ fn threat_a7_places_that_are_never_granted() {
     .map(PathBuf::from)
     .into();
     places.extend([d.clone(), d.join("sealed"), d.join("locks"), d.join("bin"), d.join("view")]);
-    places.extend([never.clone(), never.join("inside"), place.0.clone()]);
+    places.extend([never.clone(), never.join("inside"), place.0.to_path_buf()]);
     places.extend([
         bound_never.clone(),
         bound_never.join("inside"),

@@ -192,7 +192,6 @@ fn case_080_a_start_creates_no_stubs_on_the_host() {
     }
     std::fs::remove_dir_all(repository.join("skills")).unwrap();
     assert_eq!(git(&["status", "--porcelain", "--ignored"]), status);
-    std::fs::remove_dir_all(&repository).unwrap();
     let after = inventory();
     assert_eq!(after.symmetric_difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());
 }

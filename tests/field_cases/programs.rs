@@ -78,7 +78,6 @@ fn case_074_nonsense_for_a_limit_is_refused_with_the_fields_name_and_a_default_a
             std::fs::remove_dir_all(&skill).unwrap();
         }
     }
-    std::fs::remove_dir_all(&dir).unwrap();
     // Without any, 30 minutes of time: that much of RLIMIT_CPU on each processor, and 8 processes.
     let ran = up.run("plain", &["/bin/sh", "-c", "ulimit -t; ulimit -p 2>/dev/null || ulimit -u"]);
     let cpu_s = 1800 * super::limits::processors();
@@ -124,7 +123,6 @@ fn case_081_the_systems_own_links_resolve_and_a_granted_link_is_named_as_one() {
         "{ran}"
     );
     assert!(!format!("{}{}", ran.stdout, ran.stderr).to_lowercase().contains("loop"), "{ran}");
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 pub mod activation;
 pub mod binaries;
 pub mod disk;
+pub mod folders;
 pub mod freezer;
 pub mod helper;
 pub mod ledger;

@@ -3,11 +3,11 @@
 
 use super::binaries::binary;
 pub use super::binaries::write_executable;
+pub use super::folders::{Folder, reachable_dir};
 pub use super::skills::{ENVIRONMENT, Skill, link, memory_file, python};
 pub(crate) use super::waiting::eventually;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Up {
     pub state: PathBuf,
     /// The source of skills.
     pub skills: PathBuf,
-    dir: PathBuf,
+    dir: Folder,
 }
 
 /// How to start one.
@@ -71,13 +71,6 @@ impl std::fmt::Display for Ran {
     }
 }
 
-/// A directory that every user can reach and only root can change, removed by its owner.
-pub fn reachable_dir(prefix: &str) -> PathBuf {
-    let dir = tempfile::Builder::new().prefix(prefix).tempdir_in("/var/tmp").unwrap().keep();
-    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-    dir
-}
-
 impl Up {
     /// With the default options; `prepare` fills the source before the start.
     pub fn new(prepare: impl FnOnce(&Path)) -> Up {
@@ -97,7 +90,7 @@ impl Up {
         let dir = reachable_dir("cyberos-test-");
         let skills = dir.join("skills");
         std::fs::create_dir(&skills).unwrap();
-        std::fs::set_permissions(&skills, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&skills, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         prepare(&skills);
         let within = match &options.prelude {
             None => options.within.clone(),
@@ -136,7 +129,6 @@ impl Up {
         let Ok(ready) = serde_json::from_str::<Value>(&line) else {
             let _ = child.wait();
             let said = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-            let _ = std::fs::remove_dir_all(&dir);
             return Err(said);
         };
         Ok(Up { child, ready, state: dir.join("state"), skills, dir })
@@ -293,7 +285,6 @@ impl Drop for Up {
         if std::thread::panicking() {
             eprintln!("--- log of 'cyberos up'\n{}", self.log());
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 
-use super::support::up::{Skill, Up, reachable_dir};
+use super::support::up::{Folder, Skill, Up, reachable_dir};
 
 /// Tries every name on its standard input in every way, and prints what it reached.
 const PROBE: &str = r#"#!/usr/bin/python3 -I
@@ -133,28 +133,14 @@ fn end(mut child: Child, mut out: BufReader<ChildStdout>) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Removed when the test ends, however it does.
-struct Places(Vec<PathBuf>);
-
-impl Places {
-    fn new() -> Places {
-        let made = ["/tmp", "/run", "/dev/shm"].map(|place| {
-            let dir = tempfile::Builder::new().prefix("listeners-").tempdir_in(place).unwrap().keep();
-            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-            dir
-        });
-        let mut all = made.to_vec();
-        all.push(reachable_dir("listeners-"));
-        Places(all)
-    }
-}
-
-impl Drop for Places {
-    fn drop(&mut self) {
-        for dir in &self.0 {
-            let _ = std::fs::remove_dir_all(dir);
-        }
-    }
+/// A folder in each place where sockets are made.
+fn places() -> Vec<Folder> {
+    let made = ["/tmp", "/run", "/dev/shm"].map(|place| {
+        let dir = Folder::below(place, "listeners-");
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        dir
+    });
+    made.into_iter().chain([reachable_dir("listeners-")]).collect()
 }
 
 #[test]
@@ -162,11 +148,11 @@ fn criterion_24_threat_a2_of_all_sockets_of_the_machine_a_skill_connects_to_its_
     let up = Up::new(|source| {
         Skill { id: "probe", main: PROBE, ..Skill::default() }.write(source);
     });
-    let places = Places::new();
+    let places = places();
     let kinds = [(SockType::Stream, "s"), (SockType::Datagram, "d"), (SockType::SeqPacket, "q")];
     let mut listeners = Vec::new();
     for (kind, letter) in kinds {
-        for dir in places.0.iter().chain([&up.skills, &up.dir().to_path_buf()]) {
+        for dir in places.iter().map(|p| &**p).chain([&*up.skills, up.dir()]) {
             listeners.push(Listener::at(&format!("{}/{letter}", dir.display()), kind));
         }
         listeners.push(Listener::at(&format!("@cyberos-test-{}-{letter}", std::process::id()), kind));
