@@ -1,6 +1,16 @@
 //! The root part of CyberOS. It makes sockets, sandboxes and mounts for two peers, within a ceiling that root has
 //! written, and decides nothing. This file is the start-up list, in order; `parent` accepts, `link` serves.
 //!
+//! ```text
+//! ceiling     what root allows, held open; grant: a granted directory as Bash sees it
+//! parent      accepts peers and keeps what they hold (hold); link: one peer, receive → gate → act → reply
+//! lease       uids, and the leases of them; socket: an invocation's socket
+//! spawn       a sandbox, from a plan to a running program; template: what all sandboxes see in common
+//! child       what a sandbox is, made from inside; init: its first process; modes: its questions about set-id bits
+//! cgroup      control groups; network: network namespaces; fuse: mounts of views; table: what is mounted
+//! log, sys    lines on standard error, without waiting; the system calls that need unsafe code; prelude: common names
+//! ```
+//!
 //! It must run in the mount namespace in which its mounts are to be seen: a unit option that makes another one
 //! (PrivateTmp, ProtectSystem, …) would hide views and sockets from everybody else while every call succeeds.
 

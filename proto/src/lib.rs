@@ -11,6 +11,8 @@
 //!                                    never.rs     what is granted to nobody
 //!                                    mounts.rs    the kernel's list of mounts
 //!                                    identity.rs  who a file is, and what is decided by that
+//!                                    network.rs   whether a network namespace is as good as new
+//!                                    terminal.rs  text of others', made fit to be printed
 //!                                    groups.rs    what is written into a sandbox's control groups
 //!                                    lease.rs     what a lease's uid owns: names of sockets and locks, processes
 //!                                    view.rs      what every sandbox sees

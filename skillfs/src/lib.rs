@@ -24,6 +24,7 @@
 //! | [`lookup`], `attributes`, [`inode`], [`listing`], [`fs`] | what the kernel asks and is told |
 //! | [`flips`], [`notify`] | what the kernel must forget |
 //! | [`control`] | what the broker and the operator ask |
+//! | [`ledger`] | the provider that ships with the project, of which nothing else here knows |
 //! | [`watchdog`] | the process that ends SkillFS when its view no longer answers |
 //!
 //! SkillFS judges no content: security is the provider's judgement, path safety is SkillFS's (`[9.6]`).

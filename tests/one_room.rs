@@ -1,0 +1,148 @@
+//! What one room of the broker does and no other: refusing a call, and asking the helper for a sandbox. The sources are
+//! read for it, tests left out.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
+
+#[path = "support/source.rs"]
+mod source;
+
+use source::{files, read, shown};
+use std::collections::BTreeSet;
+use syn::visit::Visit;
+
+/// Where a refusal may be made: in the one room that refuses (`[4.1]`), and where the two kinds are one type.
+const REFUSES: &[&str] = &["broker/src/grants/", "broker/src/call.rs"];
+
+/// Who asks the helper for a sandbox, beside its client. They are to be one: whoever joins two of them takes one off.
+const ASKS_FOR_SANDBOXES: &[&str] =
+    &["broker/src/cli/doctor/trial.rs", "broker/src/run.rs", "broker/src/tools/bash.rs"];
+const CLIENT: &str = "broker/src/helper.rs";
+
+/// What is looked for in one file.
+#[derive(Default)]
+struct Seen {
+    refuses: bool,
+    asks: bool,
+}
+
+fn only_in_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes
+        .iter()
+        .any(|a| a.path().is_ident("cfg") && a.parse_args::<syn::Path>().is_ok_and(|p| p.is_ident("test")))
+}
+
+/// The last two words of a path.
+fn ends(path: &syn::Path) -> (String, String) {
+    let mut words = path.segments.iter().rev().map(|s| s.ident.to_string());
+    let last = words.next().unwrap_or_default();
+    (words.next().unwrap_or_default(), last)
+}
+
+impl Seen {
+    /// What an expression makes or calls by this path.
+    fn made(&mut self, path: &syn::Path) {
+        match (ends(path).0.as_str(), ends(path).1.as_str()) {
+            (_, "Denial") | ("Refusal", "Denied" | "BadParams") => self.refuses = true,
+            ("Request", "Spawn" | "Prepare") => self.asks = true,
+            _ => {}
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Seen {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !only_in_tests(&item.attrs) {
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if !only_in_tests(&item.attrs) {
+            syn::visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        if !only_in_tests(&item.attrs) {
+            syn::visit::visit_impl_item_fn(self, item);
+        }
+    }
+
+    fn visit_expr_struct(&mut self, made: &'ast syn::ExprStruct) {
+        self.made(&made.path);
+        syn::visit::visit_expr_struct(self, made);
+    }
+
+    /// `Refusal::BadParams(…)`, and the function of that name where one is wanted.
+    fn visit_expr_path(&mut self, named: &'ast syn::ExprPath) {
+        self.made(&named.path);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let receiver = match &*call.receiver {
+            syn::Expr::Field(field) => match &field.member {
+                syn::Member::Named(name) => name.to_string(),
+                syn::Member::Unnamed(_) => String::new(),
+            },
+            syn::Expr::Path(path) => ends(&path.path).1,
+            _ => String::new(),
+        };
+        self.asks |= receiver == "helper" && (call.method == "spawn" || call.method == "prepare");
+        syn::visit::visit_expr_method_call(self, call);
+    }
+}
+
+fn seen(text: &str) -> Seen {
+    let mut seen = Seen::default();
+    seen.visit_file(&syn::parse_file(text).unwrap());
+    seen
+}
+
+/// The broker's files that do it.
+fn who(does: impl Fn(&Seen) -> bool) -> BTreeSet<String> {
+    let sources = files("broker/src", &[".rs"]);
+    let own = sources.iter().map(|f| (shown(f), f)).filter(|(name, _)| !name.ends_with("tests.rs"));
+    own.filter(|(_, file)| does(&seen(&read(file)))).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn only_the_grants_refuse_a_call() {
+    let all = who(|s| s.refuses);
+    assert!(all.iter().any(|f| f.starts_with("broker/src/grants/")), "the check finds nothing: {all:?}");
+    let elsewhere: Vec<_> = all.iter().filter(|f| !REFUSES.iter().any(|room| f.starts_with(room))).collect();
+    assert!(elsewhere.is_empty(), "a refusal is made in {elsewhere:?}; only {REFUSES:?} may");
+}
+
+#[test]
+fn no_more_than_these_ask_the_helper_for_a_sandbox() {
+    let mut all = who(|s| s.asks);
+    assert!(all.remove(CLIENT), "the check does not find the client itself");
+    assert_eq!(all, ASKS_FOR_SANDBOXES.iter().map(|f| (*f).to_owned()).collect());
+}
+
+#[test]
+fn the_check_sees_what_is_made_and_not_what_is_looked_at() {
+    for makes in [
+        "fn f() { Err(Denial { class, ..plain() }) }",
+        "fn f() { crate::call::Denial { class } }",
+        "fn f() { x.map_err(Refusal::BadParams) }",
+        "fn f() { Refusal::Denied(Box::new(d)) }",
+    ] {
+        assert!(seen(makes).refuses, "{makes}");
+    }
+    for asks in [
+        "fn f() { self.helper.spawn(id).await }",
+        "fn f() { helper.prepare(id).await }",
+        "fn f() { link.ask(Request::Spawn { invocation, plan }) }",
+        "fn f() { link.ask(message::Request::Prepare { plan }) }",
+    ] {
+        assert!(seen(asks).asks, "{asks}");
+    }
+    for looks in [
+        "fn f(d: &Denial) { let Denial { reason, .. } = d; match r { Refusal::Denied(d) => {} Refusal::BadParams(_) => {} } }",
+        "#[cfg(test)] mod tests { fn f() { Denial { class }; helper.spawn(id) } }",
+        "fn f() { tokio::spawn(x); command.spawn(); matches!(r, Request::Spawn { .. }) }",
+        "struct Denial { class: u8 } impl From<Denial> for Refusal {}",
+    ] {
+        assert!(!seen(looks).refuses && !seen(looks).asks, "{looks}");
+    }
+}
