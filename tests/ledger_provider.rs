@@ -13,12 +13,14 @@ mod support;
 #[path = "ledger_provider/tampering.rs"]
 mod tampering;
 
+use serde_json::json;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use support::binaries::binary;
 use support::ledger::{Place, SKILLFS, certified, copy_tree, replace, set_mode, succeeded};
 
 /// Gives a tree to a user.

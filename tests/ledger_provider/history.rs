@@ -104,6 +104,25 @@ fn a_renamed_skill_is_told_from_a_tampered_one_and_certified_again() {
     fs::write(place.skill("after/main"), "edited").unwrap();
     place.resolve("after").is("drifted", "fallback", "v000003");
 
+    // Of a skill that runs, its id is still the old name, and that is the first thing to change.
+    let place = Place::new();
+    let skill = place.make("weather");
+    let md = |id: &str| {
+        format!(
+            "---\nid: {id}\nversion: 1.0.0\ndescription: d\nallowed_memory_scopes: []\nallowed_tools: []\n---\n"
+        )
+    };
+    fs::write(skill.join("SKILL.md"), md("weather")).unwrap();
+    place.certify("weather", None);
+    fs::rename(&skill, place.skill("forecast")).unwrap();
+    let said = place.resolve("forecast");
+    said.is("none", "hidden", "")
+        .because("renamed from \"weather\": set id in its SKILL.md to forecast, look at it");
+    fs::write(place.skill("forecast/SKILL.md"), md("forecast")).unwrap();
+    place.resolve("forecast").because("renamed from \"weather\": look at it, then certify again");
+    place.certify("forecast", None);
+    place.resolve("forecast").is("pass", "current", "v000002");
+
     // However many versions it had under its old name.
     let place = Place::new();
     let skill = place.make("many");
@@ -174,6 +193,38 @@ fn prune_removes_old_versions_and_never_one_that_is_or_may_be_shown() {
             place.root([OsStr::new("prune"), OsStr::new("--keep"), OsStr::new(bad), skill.as_os_str()]);
         assert_eq!(output.status.code(), Some(2), "--keep {bad}");
     }
+}
+
+#[test]
+fn what_prune_keeps_beside_the_newest_is_named_with_its_reason() {
+    let place = Place::new();
+    let skill = place.make("demo");
+    certify_versions(&place, "demo", 3);
+    for n in 0..2 {
+        fs::write(skill.join("main"), format!("bad {n}")).unwrap();
+        place.certify("demo", Some(&place.report(&["error"])));
+    }
+    place.resolve("demo").is("deny", "fallback", "v000003");
+    let prune = |args: &[&str]| {
+        let output = place.root_command().arg("prune").args(args).arg(&skill).output().unwrap();
+        succeeded(&output);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = prune(&["--keep", "2"]);
+    assert_eq!(
+        said,
+        "pruned demo: v000001\n\
+         kept v000002 beside the newest 2: it would be shown if the last that passed were found bad\n\
+         kept v000003 beside the newest 2: the last that passed: it is shown when the folder is not\n"
+    );
+    assert_eq!(names(&place, "demo"), numbered(&[2, 3, 4, 5]));
+    let said: serde_json::Value = serde_json::from_str(&prune(&["--keep", "2", "--json"])).unwrap();
+    assert_eq!(
+        (&said["removed"], &said["keptBeside"][1]["version"]),
+        (&json!([]), &json!("v000003")),
+        "{said}"
+    );
+    assert!(said["keptBeside"][0]["why"].is_string(), "{said}");
 }
 
 #[test]

@@ -102,6 +102,75 @@ fn a_skill_md_that_no_agent_could_read_is_not_certified() {
     }
 }
 
+/// What a skill that runs begins with.
+const RUNS: &str = "---\nid: demo\nversion: 1.0.0\ndescription: d\nallowed_memory_scopes: []\n";
+
+#[test]
+fn what_keeps_a_skill_from_running_is_a_warning_that_names_validate() {
+    let place = Place::new();
+    let skill = place.make("demo");
+    let validate = |skill: &Path| {
+        let mut command = Command::new(binary("cyberos"));
+        command.args(["skill", "validate"]).arg(skill).output().unwrap().status.code()
+    };
+    let notes = |rest: &str| {
+        fs::write(skill.join("SKILL.md"), format!("{RUNS}{rest}\n---\n")).unwrap();
+        place.certify("demo", None)["notes"].as_array().unwrap().clone()
+    };
+    for (rest, why) in [
+        ("allowed_tools: []\nefort_minutes: 5", "line 7: there is no key \"efort_minutes\""),
+        ("allowed_tools: []\nname: demo", "there is no key \"name\""),
+        ("allowed_tools: [Read, Bsah]", "line 6: no tool is called \"Bsah\""),
+        (
+            "allowed_tools:\n  - Read # to look\n  - 'Bash(git:*)'",
+            "line 8: no tool is called \"Bash(git:*)\"",
+        ),
+        ("allowed_tools: []\ndisallowed_tools: [bash]", "no tool is called \"bash\""),
+        (
+            "allowed_tools: [Read]\nx-allowed-files:\n- /srv/a\n- srv/b/**",
+            "line 9: \"srv/b/**\" is no absolute path",
+        ),
+        ("allowed_tools: []\neffort_minutes: 0", "effort_minutes must be a whole number from 1, not \"0\""),
+        ("allowed_tools: []\nx-memory-mb: 512M", "x-memory-mb must be a whole number"),
+        ("allowed_tools: []\nsync_class: public", "sync_class must be private or shareable"),
+        ("allowed_tools: []\ntenant_scope: one", "tenant_scope must be any or pinned"),
+        ("allowed_tools: []\nsignature: x", "signatures cannot be checked"),
+    ] {
+        let notes = notes(rest);
+        let [note] = notes.as_slice() else { panic!("{rest:?}: {notes:?}") };
+        let note = note.as_str().unwrap();
+        let command = format!("`cyberos skill validate {}`", skill.display());
+        assert!(note.contains("will not run") && note.contains(why) && note.contains(&command), "{note}");
+        assert_eq!(validate(&skill), Some(6), "the broker says so too: {rest:?}");
+    }
+    // A person reads it too, and how much more there is.
+    fs::write(skill.join("SKILL.md"), format!("{RUNS}allowed_tools: [A, B, C, D, E, F, G]\n---\n")).unwrap();
+    let output = place.root([OsStr::new("certify"), skill.as_os_str()]);
+    succeeded(&output);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("WARN") && said.contains("\"E\", and 2 more; `cyberos skill validate "), "{said}");
+
+    // What runs is not warned of: all tools and values, in each form, and whatever only a reader of YAML could tell.
+    let tools = cyberos_broker::catalogue::NATIVE.join(", ");
+    for rest in [
+        format!("allowed_tools: [{tools}]"),
+        format!("allowed_tools:\n- {}", tools.replace(", ", "\n- ")),
+        "allowed_tools: []\nx-allowed-files: ['/srv/{a,b}/**', \"/srv/c\"] # both".into(),
+        "allowed_tools: []\neffort_minutes: 30 # minutes\nsync_class: 'private'\ntenant_scope: any".into(),
+        "allowed_tools: []\nx-note: mine\ntags: [a, b]\nx-entrypoint: main".into(),
+    ] {
+        assert_eq!(notes(&rest), Vec::<serde_json::Value>::new(), "{rest:?}");
+        assert_eq!(validate(&skill), Some(0), "{rest:?}");
+    }
+    let schema: serde_json::Value =
+        serde_json::from_str(include_str!("../../packaging/skill.schema.json")).unwrap();
+    for key in schema["properties"].as_object().unwrap().keys().filter(|key| !RUNS.contains(key.as_str())) {
+        let more = if key == "allowed_tools" { String::new() } else { format!("{key}: |\n  x\n") };
+        let said = notes(&format!("allowed_tools: []\n{more}"));
+        assert!(!format!("{said:?}").contains("there is no key"), "{key}: {said:?}");
+    }
+}
+
 #[test]
 fn case_181_git_status_does_not_uncertify_a_skill() {
     let place = Place::new();

@@ -6,14 +6,14 @@ use clap::{Args, Parser, Subcommand};
 use cyberos_proto::terminal::Events;
 use serde::Serialize;
 use skillfs::ledger::answer::Answer;
-use skillfs::ledger::beneath::shown;
+use skillfs::ledger::beneath::{quoted, shown};
 use skillfs::ledger::certify::{Request, certify};
 use skillfs::ledger::findings::{self, Findings};
 use skillfs::ledger::floor::{DEFAULT_STATE, Floors};
 use skillfs::ledger::keys::{self, DEFAULT_KEYS, DEFAULT_NAME, DEFAULT_TRUSTED, TrustedKeys};
 use skillfs::ledger::manifest::Version;
-use skillfs::ledger::prune::{DEFAULT_KEEP, prune};
-use skillfs::ledger::resolve::{Sources, quoted, resolve, scan};
+use skillfs::ledger::prune::{DEFAULT_KEEP, Pruned, prune};
+use skillfs::ledger::resolve::{Sources, resolve, scan};
 use skillfs::ledger::skill::{Skill, absolute};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -222,19 +222,29 @@ fn prune_one(places: &Places, dir: &Path, keep: u32) -> Result<()> {
     let skill = Skill::open_unlinked(dir)?;
     // What SkillFS shows is known from there alone, so without it nothing is removed.
     let floor = Floors::new(&places.state).read(&skill.path)?;
-    let removed = match skill.versions()? {
+    let Pruned { removed, beside } = match skill.versions()? {
         Some(versions) if !versions.present.is_empty() => {
             let keys = TrustedKeys::load(&places.trusted, &skill.path)?;
             prune(&skill, &versions, &keys, floor.as_ref(), keep)?
         }
-        _ => Vec::new(),
+        _ => Pruned::default(),
     };
     let removed: Vec<String> = removed.iter().map(Version::to_string).collect();
     if places.json {
-        return print_json(&serde_json::json!({ "skillName": skill.name.as_str(), "removed": removed }));
+        let beside: Vec<_> = beside
+            .iter()
+            .map(|(version, why)| serde_json::json!({ "version": version.to_string(), "why": why }))
+            .collect();
+        return print_json(&serde_json::json!({
+            "skillName": skill.name.as_str(), "removed": removed, "keptBeside": beside,
+        }));
     }
     let what = if removed.is_empty() { "no version was old enough".to_owned() } else { removed.join(" ") };
-    print(&format!("pruned {}: {what}\n", shown(skill.name.as_str().as_bytes(), 64)))
+    let mut told = format!("pruned {}: {what}\n", shown(skill.name.as_str().as_bytes(), 64));
+    for (version, why) in beside {
+        told.push_str(&format!("kept {version} beside the newest {keep}: {why}\n"));
+    }
+    print(&told)
 }
 
 fn version(text: &str) -> Result<Version, String> {

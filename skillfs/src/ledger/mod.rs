@@ -19,6 +19,7 @@ mod clock;
 pub mod debris;
 pub mod findings;
 pub mod floor;
+mod frontmatter;
 pub mod keys;
 pub mod manifest;
 pub mod prune;

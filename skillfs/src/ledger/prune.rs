@@ -16,7 +16,7 @@ use super::tree::{self, Rules};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many versions `certify` keeps, and `prune`, unless they are told otherwise.
 pub const DEFAULT_KEEP: u32 = 10;
@@ -45,36 +45,47 @@ pub enum PruneError {
     },
 }
 
-/// Removes all but the newest `keep` versions and those that are or may be needed; returns what was removed. `floor` is
-/// what SkillFS has seen.
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Pruned {
+    /// What is gone.
+    pub removed: Vec<Version>,
+    /// What stays beside the newest that were asked for, and why: words for a person.
+    pub beside: Vec<(Version, &'static str)>,
+}
+
+/// Removes all but the newest `keep` versions and those that are or may be needed. `floor` is what SkillFS has seen.
 pub fn prune(
     skill: &Skill,
     versions: &Versions,
     keys: &TrustedKeys,
     floor: Option<&Floor>,
     keep: u32,
-) -> Result<Vec<Version>, PruneError> {
+) -> Result<Pruned, PruneError> {
     snapshot::discard_unfinished(versions.dir());
     if versions.present.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Pruned::default());
     }
     let needed = needed(skill, versions, keys, floor)?;
     let newest: BTreeSet<Version> =
         versions.present.keys().rev().take(usize::try_from(keep).unwrap_or(usize::MAX)).copied().collect();
-    let old = versions.present.keys().filter(|v| !newest.contains(v) && !needed.contains(v));
-    let mut old = old.peekable();
-    let Some(first) = old.peek() else { return Ok(Vec::new()) };
+    let older = versions.present.keys().filter(|v| !newest.contains(v));
+    let beside = older.clone().filter_map(|v| Some((*v, *needed.get(v)?))).collect();
+    let mut old = older.filter(|v| !needed.contains_key(v)).peekable();
+    let Some(first) = old.peek() else { return Ok(Pruned { removed: Vec::new(), beside }) };
     let mut removal =
         Removal::new(versions.dir()).map_err(|errno| PruneError::Io { version: **first, errno })?;
-    old.map(|v| remove(versions, *v, &mut removal).map(|()| *v)).collect()
+    let removed = old.map(|v| remove(versions, *v, &mut removal).map(|()| *v)).collect::<Result<_, _>>()?;
+    Ok(Pruned { removed, beside })
 }
 
+/// The versions that stay however old they are, each with what it is needed for.
 fn needed(
     skill: &Skill,
     versions: &Versions,
     keys: &TrustedKeys,
     floor: Option<&Floor>,
-) -> Result<BTreeSet<Version>, PruneError> {
+) -> Result<BTreeMap<Version, &'static str>, PruneError> {
     let history = |e: VersionError| PruneError::History(e.to_string());
     let newest = match versions.search(u32::MAX, &skill.name, keys).next() {
         Some(newest) => newest.map_err(history)?.manifest,
@@ -86,22 +97,33 @@ fn needed(
             newest.version, floor.newest
         )));
     }
-    let mut needed = BTreeSet::from([newest.version]);
-    if let Some(floor) = floor {
-        needed.insert(floor.newest);
-        needed.extend(floor.trusted.as_ref().map(|t| t.version));
-    }
+    // What is needed for two things is called by the first.
+    let mut needed = BTreeMap::new();
+    let mut need = |version: Version, why| {
+        needed.entry(version).or_insert(why);
+    };
     if let Some(trusted) = newest.trusted() {
-        needed.insert(trusted.version);
+        need(trusted.version, "the last that passed: it is shown when the folder is not");
         let older = match trusted.version == newest.version {
             true => newest.fallback.clone(),
             false => {
                 versions.manifest(trusted.version, &skill.name, keys).map_err(history)?.manifest.fallback
             }
         };
-        needed.extend(older.map(|older| older.version));
+        if let Some(older) = older {
+            need(older.version, "it would be shown if the last that passed were found bad");
+        }
     }
-    needed.extend(live(skill, versions, keys, &newest));
+    if let Some(floor) = floor {
+        if let Some(trusted) = &floor.trusted {
+            need(trusted.version, "SkillFS may show it now");
+        }
+        need(floor.newest, "the last that SkillFS has seen");
+    }
+    if let Some(live) = live(skill, versions, keys, &newest) {
+        need(live, "the folder is equal to it");
+    }
+    need(newest.version, "the newest");
     Ok(needed)
 }
 

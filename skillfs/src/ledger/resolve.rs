@@ -6,11 +6,13 @@
 //! also names the version to fall back to. The live folder is never believed, only compared.
 
 use super::answer::{Answer, Difference, Finding, Status, Trouble, answer};
+use super::beneath::quoted;
 use super::findings::{Findings, Outcome};
 use super::floor::{Floor, Floors};
 use super::keys::TrustedKeys;
 use super::manifest::{Manifest, Verified, Version, VersionRef};
 use super::skill::{Skill, SkillError, VersionError, Versions, absolute, base_name};
+use super::skill_md;
 use super::tree::{self, Nothing, Rules, TreeError};
 use cyberos_proto::folder::FolderError;
 use cyberos_proto::tree::written;
@@ -177,8 +179,15 @@ fn never_certified(skill: &Skill, sources: &Sources) -> String {
     format!("never certified: look at it, then run `{} {}`", sources.certify, spelt(skill))
 }
 
+/// Of a skill that runs, `id` is still the name that it had.
 fn renamed(skill: &Skill, from: &str, sources: &Sources) -> String {
-    format!("renamed from {from:?}: look at it, then certify again: `{} {}`", sources.certify, spelt(skill))
+    let id = skill_md::declared_id(skill.root()).filter(|id| id != skill.name.as_str());
+    let id = id.map_or(String::new(), |_| format!("set id in its SKILL.md to {}, ", skill.name.as_str()));
+    format!(
+        "renamed from {from:?}: {id}look at it, then certify again: `{} {}`",
+        sources.certify,
+        spelt(skill)
+    )
 }
 
 /// What to do when the versions that lie there are not what was seen, as after a redeploy. The number is in the command for
@@ -194,15 +203,6 @@ fn meant(skill: &Skill, floor: &Floor, sources: &Sources) -> String {
 
 fn spelt(skill: &Skill) -> String {
     quoted(&skill.path.to_string_lossy())
-}
-
-/// `word` as a shell takes it for one.
-pub fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// The versions of one skill, read with one set of keys.

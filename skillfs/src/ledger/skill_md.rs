@@ -2,9 +2,11 @@
 //! before it signs. A folder that is none would be shown as a skill of its name, with `pass`.
 //!
 //! It is strict about what no reader of skills takes, and about nothing else: skills for other agents are certified as they
-//! are (`[1.8]`). What only `cyberos skill validate` can tell is left to it. No text of the file is quoted but names.
+//! are (`[1.8]`). Of a skill that is meant to run it says what stands plainly there and keeps it from running; the rest of
+//! that only `cyberos skill validate` can tell. No text of the file is quoted but names and single words.
 
-use super::beneath::{self, shown};
+use super::beneath::{self, quoted, shown};
+use super::frontmatter::{self, Key};
 use cyberos_proto::folder::may_be_published;
 use cyberos_proto::ids::SkillName;
 use nix::errno::Errno;
@@ -14,13 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 const NAME: &str = "SKILL.md";
-/// Largest SKILL.md, and largest frontmatter, in bytes (`[1.1]`).
+/// Largest SKILL.md, in bytes (`[1.1]`).
 const MAX_FILE: u64 = 1 << 20;
-const MAX_FRONTMATTER: usize = 64 << 10;
-/// What a skill that runs must have (`[1.2]`); `allowed_tools` is what tells it from a skill for other agents.
-const REQUIRED: [&str; 5] = ["id", "version", "description", "allowed_memory_scopes", "allowed_tools"];
-
-/// How many names of a folder are looked at, how deep, and how many skills are named.
+/// How many names of a folder are looked at, how deep, and how many skills or faults are named.
 const MAX_NAMES: usize = 2_000;
 const MAX_DEPTH: usize = 3;
 const MAX_TOLD: usize = 5;
@@ -47,104 +45,133 @@ pub fn check(root: BorrowedFd<'_>, name: &SkillName, path: &Path) -> Result<Vec<
         Err(Errno::EFBIG) => return Err(format!("{NAME} is larger than 1 MiB, which no agent reads")),
         Err(e) => return Err(format!("{NAME} cannot be read: {}", e.desc())),
     };
-    judge(&bytes, name)
+    judge(&bytes, name, path)
 }
 
-fn judge(bytes: &[u8], name: &SkillName) -> Result<Vec<String>, String> {
-    let wrong = |why: &str| Err(format!("{NAME}: {why}"));
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return wrong("it is empty; it must begin with '---', keys such as name and description, and '---'");
+/// Every key that a skill may have (`[1.2]`–`[1.4]`); others are its author's own if they begin with `x-`. The first ones it
+/// must have; `allowed_tools` is what tells it from a skill for other agents.
+const KEYS: [&str; 22] = [
+    "id",
+    "version",
+    "description",
+    "allowed_memory_scopes",
+    "allowed_tools",
+    "signature",
+    "min_broker_version",
+    "max_broker_version",
+    "disallowed_tools",
+    "sync_class",
+    "tenant_scope",
+    "effort_minutes",
+    "tags",
+    "x-allowed-files",
+    "x-allowed-domains",
+    "x-memory-mb",
+    "x-max-processes",
+    "x-tmp-mb",
+    "x-rate-limit-per-minute",
+    "x-entrypoint",
+    "x-content-sha256",
+    "x-tests",
+];
+const REQUIRED: usize = 5;
+/// The tools that there are (`[1.5]`).
+const TOOLS: [&str; 11] = [
+    "Bash",
+    "Edit",
+    "Glob",
+    "Grep",
+    "HttpFetch",
+    "HttpPost",
+    "MemoryEmit",
+    "MemoryRead",
+    "MemorySearch",
+    "Read",
+    "Write",
+];
+
+fn judge(bytes: &[u8], name: &SkillName, path: &Path) -> Result<Vec<String>, String> {
+    let wrong = |why: String| format!("{NAME}: {why}");
+    let keys = frontmatter::keys(bytes).map_err(wrong)?;
+    let key = |wanted: &str| keys.iter().find(|key| key.name == wanted);
+    let ours = key("allowed_tools").is_some();
+    if ours && let Some(missing) = KEYS[..REQUIRED].iter().find(|wanted| key(wanted).is_none()) {
+        return Err(wrong(format!(
+            "it has allowed_tools, so it is meant to run, and it lacks the key {missing}; {}",
+            validate(path)
+        )));
     }
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut lines = bytes.split(|b| *b == b'\n');
-    if !lines.next().is_some_and(is_fence) {
-        return wrong("the first line must be '---', alone and with nothing before it");
-    }
-    let mut head: Vec<&[u8]> = Vec::new();
-    let mut size = 0;
-    loop {
-        let Some(line) = lines.next() else {
-            return wrong("the closing line '---' of the frontmatter is missing");
-        };
-        if is_fence(line) {
-            break;
-        }
-        size += line.len() + 1;
-        if size > MAX_FRONTMATTER {
-            return wrong("the frontmatter is larger than 64 KiB, or its closing line '---' is missing");
-        }
-        head.push(line);
-    }
-    let mut keys: Vec<(&str, &str)> = Vec::new();
-    for (number, line) in (2..).zip(head) {
-        let Ok(line) = std::str::from_utf8(line) else {
-            return wrong(&format!("line {number} is not UTF-8; save the file in that encoding"));
-        };
-        let line = line.strip_suffix('\r').unwrap_or(line);
-        if line.chars().any(|c| c.is_control() && c != '\t') {
-            return wrong(&format!("a control character stands in line {number}"));
-        }
-        let Some((key, value)) = top_level(line) else { continue };
-        if keys.iter().any(|(known, _)| *known == key) {
-            return wrong(&format!(
-                "line {number}: the key {:?} stands there a second time",
-                shown(key.as_bytes(), 64)
-            ));
-        }
-        keys.push((key, value));
-    }
-    if keys.is_empty() {
-        return wrong("there is no key between the '---' lines; agents need name and description");
-    }
-    let value = |wanted: &str| keys.iter().find(|(key, _)| *key == wanted).map(|(_, value)| *value);
-    let ours = value("allowed_tools").is_some();
-    if ours && let Some(missing) = REQUIRED.iter().find(|key| value(key).is_none()) {
-        return wrong(&format!(
-            "it has allowed_tools, so it is meant to run, and it lacks the key {missing}; \
-             `cyberos skill validate` lists every fault"
-        ));
-    }
-    let declared = if ours { value("id") } else { value("name") };
-    match declared.and_then(plain).filter(|declared| *declared != name.as_str()) {
-        Some(other) if ours => wrong(&format!(
+    let declared = if ours { key("id") } else { key("name") };
+    match declared.and_then(Key::text).filter(|declared| *declared != name.as_str()) {
+        Some(other) if ours => Err(wrong(format!(
             "its id is {:?} and the folder is called {:?}; they must be equal",
             shown(other.as_bytes(), 64),
             shown(name.as_str().as_bytes(), 64)
-        )),
+        ))),
         Some(other) => Ok(vec![format!(
             "the skill calls itself {:?}; SkillFS shows it by its folder's name",
             shown(other.as_bytes(), 64)
         )]),
+        None if ours => Ok(will_not_run(&keys, path).into_iter().collect()),
         None => Ok(Vec::new()),
     }
 }
 
-/// `---`, then blanks at most.
-fn is_fence(line: &[u8]) -> bool {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    line.strip_prefix(b"---").is_some_and(|rest| rest.iter().all(|b| matches!(b, b' ' | b'\t')))
+/// Which command tells all that is wrong.
+fn validate(path: &Path) -> String {
+    format!("`cyberos skill validate {}` lists every fault", quoted(&path.to_string_lossy()))
 }
 
-/// The key that begins in column 0 of a line, if it is a plain word, and what follows its colon.
-fn top_level(line: &str) -> Option<(&str, &str)> {
-    let (key, value) = line.split_once(':')?;
-    let word = !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    (word && (value.is_empty() || value.starts_with([' ', '\t']))).then_some((key, value))
-}
-
-/// The text of a value that stands plainly in its line; anything else is for a reader of YAML.
-fn plain(value: &str) -> Option<&str> {
-    let value = value.trim();
-    let text = match value.chars().next()? {
-        quote @ ('"' | '\'') => {
-            let (text, rest) = value.strip_prefix(quote)?.split_once(quote)?;
-            let rest = rest.trim_start();
-            (rest.is_empty() || rest.starts_with('#')).then_some(text)?
+/// What the broker would refuse of a skill that is meant to run. The content is certified all the same: that it is what
+/// somebody looked at says nothing of whether it runs.
+fn will_not_run(keys: &[Key<'_>], path: &Path) -> Option<String> {
+    let mut faults: Vec<(usize, String)> = Vec::new();
+    for key in keys {
+        let short = |text: &str| format!("{:?}", shown(text.as_bytes(), 64));
+        if !KEYS.contains(&key.name) && !key.name.starts_with("x-") {
+            faults.push((key.line, format!("there is no key {}", short(key.name))));
         }
-        '|' | '>' | '&' | '*' | '!' | '[' | '{' | '#' | '%' | '@' | '`' => return None,
-        _ => value.split(" #").next()?.trim_end(),
-    };
-    (!text.is_empty() && !text.contains('\\')).then_some(text)
+        let unless = |good: bool, what: &str| {
+            let text = key.text().filter(|_| !good)?;
+            Some((key.line, format!("{} must be {what}, not {}", key.name, short(text))))
+        };
+        let is = |words: &[&str]| key.text().is_none_or(|text| words.contains(&text));
+        faults.extend(match key.name {
+            "signature" => Some((key.line, "signatures cannot be checked yet".to_owned())),
+            "sync_class" => unless(is(&["private", "shareable"]), "private or shareable"),
+            "tenant_scope" => unless(is(&["any", "pinned"]), "any or pinned"),
+            "effort_minutes" | "x-memory-mb" | "x-max-processes" | "x-tmp-mb" | "x-rate-limit-per-minute" => {
+                let whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit()) && text.parse() != Ok(0u64);
+                unless(key.text().is_none_or(whole), "a whole number from 1")
+            }
+            _ => None,
+        });
+        faults.extend(key.items().into_iter().filter_map(|(line, item)| match key.name {
+            "allowed_tools" | "disallowed_tools" if !TOOLS.contains(&item) => {
+                Some((line, format!("no tool is called {}", short(item))))
+            }
+            "x-allowed-files" if !item.starts_with('/') => {
+                Some((line, format!("{} is no absolute path", short(item))))
+            }
+            _ => None,
+        }));
+    }
+    let more = faults.len().saturating_sub(MAX_TOLD);
+    let told: Vec<String> =
+        faults.into_iter().take(MAX_TOLD).map(|(line, what)| format!("line {line}: {what}")).collect();
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    (!told.is_empty()).then(|| {
+        format!("it is certified, but it will not run: {NAME}: {}{more}; {}", told.join(", "), validate(path))
+    })
+}
+
+/// The id that a skill which is meant to run gives itself, where it can be told. For people; nothing is decided by it.
+pub fn declared_id(root: BorrowedFd<'_>) -> Option<String> {
+    let (file, _) = beneath::open_file(root, NAME).ok()?;
+    let bytes = beneath::read_open(file, MAX_FILE).ok()?;
+    let keys = frontmatter::keys(&bytes).ok()?;
+    keys.iter().find(|key| key.name == "allowed_tools")?;
+    keys.iter().find(|key| key.name == "id")?.text().map(str::to_owned)
 }
 
 /// What to say of a folder without SKILL.md, and which folder was probably meant.
@@ -183,39 +210,6 @@ fn skills_below(dir: BorrowedFd<'_>, path: &Path, depth: usize, found: &mut Vec<
             found.push(path.display().to_string());
         } else if depth > 1 {
             skills_below(inner.as_fd(), &path, depth - 1, found);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_seen_where_they_stand_plainly() {
-        for (line, want) in [
-            ("id: x", Some(("id", " x"))),
-            ("allowed_tools:", Some(("allowed_tools", ""))),
-            ("a-b.c:\tx", Some(("a-b.c", "\tx"))),
-            (" id: x", None),
-            ("id:x", None),
-            ("- id: x", None),
-            ("# id: x", None),
-            ("two words: x", None),
-            ("\"id\": x", None),
-        ] {
-            assert_eq!(top_level(line), want, "{line:?}");
-        }
-        for (value, want) in [
-            (" demo", Some("demo")),
-            (" 'demo' # x", Some("demo")),
-            (" demo # x", Some("demo")),
-            (" \"de\\x6do\"", None),
-            (" |", None),
-            (" 'a' b", None),
-            ("", None),
-        ] {
-            assert_eq!(plain(value), want, "{value:?}");
         }
     }
 }
