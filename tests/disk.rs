@@ -107,6 +107,12 @@ fn below_five_percent_nothing_is_written_but_the_ledger_and_what_is_refused_name
     );
     assert!(ran.stderr.contains(&format!("stdout was truncated after 0 bytes: {named}")), "{ran}");
     assert!(!ran.stderr.contains("10 MiB"), "{ran}");
+    let rows = up.rows("skill.invoked_completed");
+    let id = rows.last().unwrap()["extra"]["invocation_id"].as_str().unwrap();
+    let logs = up.cyberos(&["skill", "logs", id]);
+    assert_eq!((logs.exit, logs.stdout.as_str()), (1, ""), "{logs}");
+    let why = format!("nothing is kept of what invocation {id} printed: when it began, {named}");
+    assert!(logs.stderr.contains(&why) && !logs.stderr.contains("logs.keep"), "{logs}");
     let ran = up.cyberos(&["skill", "logs", ended["invocation_id"].as_str().unwrap()]);
     assert_eq!(ran.stdout, "begun\n");
     assert!(ran.stderr.contains("stdout was truncated after 6 bytes: the disk was nearly full"), "{ran}");

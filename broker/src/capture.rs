@@ -255,6 +255,10 @@ mod tests {
         assert!(none.stdout.cut().unwrap().contains(&named));
         assert_eq!(none.stdout.read_at(0).unwrap(), b"");
         assert!(logs.reopen("second").is_err(), "nothing was made");
+        let why = logs.why_not("second");
+        assert!(why.ends_with(&none.stdout.why.get().unwrap()[..]) && why.contains(&named), "{why}");
+        let why = logs.why_not("another");
+        assert!(why.contains("unknown, or older") && why.contains("logs.keep: 9"), "{why}");
         drop((logs, again, none));
         nix::mount::umount2(dir.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
     }

@@ -136,16 +136,11 @@ async fn answer(
             let id = parse_id(&invocation)?;
             let capture = match broker.running(&id) {
                 Some(running) => Arc::clone(&running.capture),
-                None => Arc::new(broker.logs.reopen(&id.to_string()).map_err(|_| {
-                    let bounds = broker.logs.bounds();
-                    NotRun::new(
-                        1,
-                        format!(
-                            "nothing is kept of invocation {id}: it is unknown, or older than what the configuration \
-                             keeps ({bounds})"
-                        ),
-                    )
-                })?),
+                None => {
+                    let id = id.to_string();
+                    let kept = broker.logs.reopen(&id);
+                    Arc::new(kept.map_err(|_| NotRun::new(1, broker.logs.why_not(&id)))?)
+                }
             };
             relay(&capture, follow, None, to).await.map_err(lost)?;
             let (stdout, stderr) = (capture.stdout.cut(), capture.stderr.cut());

@@ -4,7 +4,7 @@
 use super::Capture;
 use crate::space::Space;
 use cyberos_proto::ids::InvocationId;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,10 @@ pub struct Keep {
     /// Most bytes of the disk that all captured output takes; what runs counts, and stays.
     pub bytes: u64,
 }
+
+/// For how many runs it is remembered why nothing of their output is kept. On a disk that is nearly full there is no
+/// place for it but here.
+const REMEMBERED: usize = 1024;
 
 /// The names of the folders that are in use.
 type Names = Arc<Mutex<HashSet<String>>>;
@@ -54,13 +58,21 @@ pub struct Logs {
     keep: Keep,
     space: Space,
     running: Names,
+    /// Invocations that ran without, newest last, and the disk that was nearly full.
+    without: Arc<Mutex<VecDeque<(String, String)>>>,
 }
 
 impl Logs {
     /// Takes the folder, making it if absent.
     pub fn open(dir: &Path, keep: Keep) -> std::io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let logs = Logs { dir: dir.to_owned(), keep, space: Space::open(dir)?, running: Names::default() };
+        let logs = Logs {
+            dir: dir.to_owned(),
+            keep,
+            space: Space::open(dir)?,
+            running: Names::default(),
+            without: Arc::default(),
+        };
         logs.prune();
         Ok(logs)
     }
@@ -69,7 +81,13 @@ impl Logs {
     /// output is kept (`[2.8]`).
     pub fn create(&self, invocation: &str) -> std::io::Result<Capture> {
         if let Some(short) = self.space.lacks(0, 3)? {
-            return Ok(Capture::lost(&short.to_string()));
+            let why = short.to_string();
+            let mut without = self.without.lock().unwrap_or_else(PoisonError::into_inner);
+            if without.len() == REMEMBERED {
+                without.pop_front();
+            }
+            without.push_back((invocation.to_owned(), why.clone()));
+            return Ok(Capture::lost(&why));
         }
         let dir = self.dir.join(invocation);
         // Known as running before there is anything to be removed.
@@ -109,9 +127,20 @@ impl Logs {
         }
     }
 
-    /// What of the bounds an operator is told who asks for what is gone.
-    pub fn bounds(&self) -> String {
-        format!("logs.keep: {}, logs.max_mb: {}", self.keep.runs, self.keep.bytes >> 20)
+    /// What an operator is told who asks for what is not there.
+    pub fn why_not(&self, invocation: &str) -> String {
+        let without = self.without.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, short)) = without.iter().find(|(id, _)| id == invocation) {
+            return format!(
+                "nothing is kept of what invocation {invocation} printed: when it began, {short}"
+            );
+        }
+        let Keep { runs, bytes } = self.keep;
+        format!(
+            "nothing is kept of invocation {invocation}: it is unknown, or older than what the configuration keeps \
+             (logs.keep: {runs}, logs.max_mb: {}), or the disk was nearly full when it began",
+            bytes >> 20
+        )
     }
 }
 
