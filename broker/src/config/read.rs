@@ -134,7 +134,9 @@ impl Config {
         let faults = RefCell::default();
         let section = Section::new("", &root, &faults);
         let config = read(&section);
-        for (key, instead) in SET_BY_UP.iter().filter(|_| by == StartedBy::Up) {
+        let set_by_up = if by == StartedBy::Up { SET_BY_UP } else { &[] };
+        section.finish_without(&set_by_up.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+        for (key, instead) in set_by_up {
             if let Some(node) = section.get(key) {
                 section.fault(key, node.line, *instead);
             }
@@ -175,7 +177,6 @@ fn read(root: &Section<'_>) -> Config {
     {
         root.fault("run", node.line, format!("too long: with /broker.sock at most {MAX_SOCKET_PATH} bytes"));
     }
-    root.finish();
     config
 }
 

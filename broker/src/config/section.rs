@@ -63,11 +63,17 @@ impl<'a> Section<'a> {
 
     /// Reports every key that nobody has asked for.
     pub(super) fn finish(&self) {
+        self.finish_without(&[]);
+    }
+
+    /// The same, where some keys that are known are none to propose.
+    pub(super) fn finish_without(&self, useless: &[&str]) {
         let asked = self.asked.borrow();
+        let proposed: Vec<&str> = asked.iter().copied().filter(|key| !useless.contains(key)).collect();
         for entry in self.entries.iter().filter(|e| !asked.contains(&e.key.as_str())) {
-            let known = match nearest(&entry.key, asked.iter().copied()) {
+            let known = match nearest(&entry.key, proposed.iter().copied()) {
                 Some(near) => format!("did you mean {near:?}?"),
-                None => format!("known here are {}", asked.join(", ")),
+                None => format!("known here are {}", proposed.join(", ")),
             };
             self.fault(&shortened(&entry.key), entry.line, format!("unknown key; {known}"));
         }

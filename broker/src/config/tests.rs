@@ -179,4 +179,11 @@ fn what_up_sets_itself_is_an_error_by_line() {
     let keys = ["state", "run", "helper_socket", "skillfs_control", "mount", "sources", "operator_group"];
     assert_eq!(told, (2..).zip(keys).collect::<Vec<_>>());
     assert!(faults.iter().all(|f| f.message.contains("take the line out")), "{faults:?}");
+    // Nor are they proposed.
+    for unknown in ["zzzzzzzz: 1\n", "mounts: 1\n"] {
+        let faults = Config::parse(unknown, StartedBy::Up).unwrap_err();
+        let known = faults[0].message.strip_prefix("unknown key; known here are ").expect(&faults[0].message);
+        assert!(known.split(", ").all(|key| !keys.contains(&key)) && known.contains("on_hidden"), "{known}");
+        assert!(Config::parse(unknown, StartedBy::Service).unwrap_err()[0].message.contains("mount"));
+    }
 }
