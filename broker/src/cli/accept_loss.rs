@@ -11,7 +11,7 @@ use crate::config::{Config, StartedBy};
 use clap::Args;
 use nix::unistd::{Uid, User, geteuid};
 use serde_json::json;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Go on without rows that are damaged or gone; what is left of them is kept aside, and a row says so (root only)
@@ -34,7 +34,8 @@ impl AcceptLoss {
             ));
         }
         let store = match self.store {
-            Some(store) => std::path::absolute(store)?,
+            Some(store) => std::path::absolute(&store)
+                .map_err(|e| Failure::new(1, format!("{}: {e}", store.display())))?,
             None => {
                 let config = Config::load(None, StartedBy::Service);
                 config
@@ -123,11 +124,7 @@ fn confirmed(json: bool) -> Result<bool, Failure> {
     if json || !std::io::stdin().is_terminal() {
         return Err(Failure::new(2, "nobody can be asked here: say --yes to accept the loss"));
     }
-    output::text_out!("Type 'yes' to accept this loss: ");
-    std::io::stdout().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(answer.trim() == "yes")
+    Ok(output::asked("Type 'yes' to accept this loss: ")? == "yes")
 }
 
 fn report(loss: &Loss, json: bool) {

@@ -76,8 +76,6 @@ impl Tail {
             } else if let Some(line) = happening(&row) {
                 output::line!("{line}");
             }
-            // Whoever watches wants to see it now, also through a pipe.
-            let _ = std::io::Write::flush(&mut std::io::stdout());
         })
         .await?;
         Ok(0)

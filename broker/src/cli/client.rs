@@ -35,19 +35,19 @@ impl Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(e: std::io::Error) -> Self {
-        Failure::new(4, format!("the broker went away: {e}"))
-    }
+/// A connection that ended before its answer.
+pub(super) fn lost(e: std::io::Error) -> Failure {
+    Failure::new(4, format!("the broker went away: {e}"))
 }
 
 /// The operator's socket: `--socket`, then CYBEROS_OPERATOR_SOCKET, then the packaged one.
 pub fn socket_path(given: Option<&Path>) -> PathBuf {
     match given {
         Some(path) => path.to_owned(),
-        None => {
-            std::env::var_os("CYBEROS_OPERATOR_SOCKET").map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
-        }
+        // Empty is what a shell makes of a variable that it does not know: no path.
+        None => std::env::var_os("CYBEROS_OPERATOR_SOCKET")
+            .filter(|path| !path.is_empty())
+            .map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from),
     }
 }
 
@@ -80,13 +80,13 @@ pub async fn open(socket: &Path, ask: Ask) -> Result<Stream, Failure> {
     };
     let name = socket.to_fs_name::<GenericFilePath>().map_err(unreachable)?;
     let mut stream = Stream::connect(name).await.map_err(unreachable)?;
-    write_json(&mut stream, &Question { version: VERSION, ask }).await?;
+    write_json(&mut stream, &Question { version: VERSION, ask }).await.map_err(lost)?;
     Ok(stream)
 }
 
 /// One JSON frame.
 pub async fn tell(stream: &mut Stream) -> Result<Tell, Failure> {
-    match read_frame(stream).await? {
+    match read_frame(stream).await.map_err(lost)? {
         Some((FrameKind::Json, bytes)) => parse(&bytes),
         Some(_) => Err(Failure::new(4, "the broker sent output where an answer was expected")),
         None => Err(Failure::new(4, "the broker went away")),

@@ -4,15 +4,29 @@
 use super::client::Failure;
 use clap::Args;
 use serde_json::Value;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// A line of the story. A reader that has gone must not keep the demo from cleaning up.
+/// A line of the story.
 macro_rules! tell {
-    ($($part:tt)*) => {{ use std::io::Write as _; let _ = writeln!(std::io::stdout(), $($part)*); }};
+    ($($part:tt)*) => { tell_line(format_args!($($part)*)) };
+}
+
+/// Why a line of the story could not be printed: the first of them.
+static UNTOLD: OnceLock<std::io::Error> = OnceLock::new();
+
+/// That one cannot be printed must not keep the demo from cleaning up; it is told at the end.
+fn tell_line(line: std::fmt::Arguments<'_>) {
+    if UNTOLD.get().is_none()
+        && let Err(e) = writeln!(std::io::stdout(), "{line}")
+    {
+        let _ = UNTOLD.set(e);
+    }
 }
 
 const SKILLS: [&str; 3] = ["memory-capture", "repo-report", "escape-artist"];
@@ -25,6 +39,12 @@ pub(super) struct Demo {
     /// Where to keep state; default: a fresh directory, removed at the end
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Also each attempt of the hostile skill
+    #[arg(long)]
+    verbose: bool,
+    /// Not of use here: it names a broker that runs
+    #[arg(long, hide = true)]
+    pub(super) socket: Option<PathBuf>,
 }
 
 /// What a command printed and how it ended.
@@ -43,23 +63,30 @@ struct Stage {
     mount: PathBuf,
     step: u32,
     work: Option<PathBuf>,
+    verbose: bool,
 }
 
 impl Demo {
     pub(super) async fn run(self) -> Result<u8, Failure> {
         tell!("CyberOS demo: other people's skills, run without trusting them.\n");
         let mut stage = Stage::open(self.state).await?;
+        stage.verbose = self.verbose;
         let story = stage.tell().await;
         let closed = stage.close().await;
         story?;
         closed?;
         tell!("\nEvery step did what it said.");
-        Ok(0)
+        Ok(UNTOLD.get().map_or(0, super::output::unwritten))
     }
 }
 
 fn broken(what: impl Into<String>) -> Failure {
     Failure::new(1, format!("the demo stops here: {}", what.into()))
+}
+
+/// What was being done, with the file that it was done to.
+fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
+    move |e| broken(format!("{}: {e}", path.display()))
 }
 
 fn expect(holds: bool, what: &str, ran: &Ran) -> Result<(), Failure> {
@@ -69,9 +96,19 @@ fn expect(holds: bool, what: &str, ran: &Ran) -> Result<(), Failure> {
     Err(broken(format!("expected {what}, but exit was {}\n{}{}", ran.exit, ran.stdout, ran.stderr)))
 }
 
+/// A line that a command printed.
+fn printed(line: &str) {
+    tell!("   | {}", crate::terminal::escape_for_terminal(line));
+}
+
+/// Whether the escape artist found no way out.
+fn nothing_worked(ran: &Ran) -> bool {
+    ran.exit == 0 && !ran.stdout.contains("| ESCAPED")
+}
+
 impl Stage {
     async fn open(state: Option<PathBuf>) -> Result<Self, Failure> {
-        let program = std::env::current_exe()?;
+        let program = std::env::current_exe().map_err(at(Path::new("/proc/self/exe")))?;
         // Should the demo itself be killed, the rest goes with it.
         let mut command = Command::new("setpriv");
         command
@@ -87,7 +124,8 @@ impl Stage {
         let mut up = command.spawn().map_err(|e| broken(format!("cannot start 'cyberos up': {e}")))?;
         let mut line = String::new();
         if let Some(out) = up.stdout.take() {
-            BufReader::new(out).read_line(&mut line).await?;
+            let read = BufReader::new(out).read_line(&mut line).await;
+            read.map_err(|e| broken(format!("cannot read what 'cyberos up' says: {e}")))?;
         }
         let ready: Value = match serde_json::from_str(&line) {
             Ok(ready) => ready,
@@ -99,7 +137,7 @@ impl Stage {
         tell!("   view shown to agents       {}", path("mount").display());
         let socket = ready["operator_socket"].as_str().unwrap_or_default().to_owned();
         let (state, skills, mount) = (path("state"), path("skills"), path("mount"));
-        Ok(Stage { program, up, socket, state, skills, mount, step: 0, work: None })
+        Ok(Stage { program, up, socket, state, skills, mount, step: 0, work: None, verbose: false })
     }
 
     async fn close(&mut self) -> Result<(), Failure> {
@@ -143,9 +181,7 @@ impl Stage {
     async fn cyberos(&self, args: &[&str]) -> Result<Ran, Failure> {
         tell!("   $ cyberos {}", args.join(" "));
         let ran = self.run(&self.program, args).await?;
-        for line in ran.stdout.lines().chain(ran.stderr.lines()) {
-            tell!("   | {}", crate::terminal::escape_for_terminal(line));
-        }
+        ran.stdout.lines().chain(ran.stderr.lines()).for_each(printed);
         Ok(ran)
     }
 
@@ -188,7 +224,7 @@ impl Stage {
         for skill in SKILLS {
             self.shown(skill, "hidden").await?;
         }
-        let seen = std::fs::read_dir(&self.mount)?.count();
+        let seen = std::fs::read_dir(&self.mount).map_err(at(&self.mount))?.count();
         tell!("   $ ls {}\n   | ({seen} entries)", self.mount.display());
         let ran = self.cyberos(&["skill", "run", "memory-capture"]).await?;
         expect(seen == 0 && ran.exit == 5, "an empty view and a refused run (exit 5)", &ran)
@@ -230,8 +266,12 @@ impl Stage {
         let work = Path::new("/srv/cyberos/work").join(format!("demo-{}", std::process::id()));
         std::fs::create_dir(&work).map_err(|e| broken(format!("cannot create {}: {e}", work.display())))?;
         self.work = Some(work.clone());
-        std::fs::write(work.join("main.c"), "int main(void) {\n  return 0; /* TODO: more */\n}\n")?;
-        std::fs::write(work.join("notes.md"), "# Notes\n\nTODO: write them\n")?;
+        for (name, text) in [
+            ("main.c", "int main(void) {\n  return 0; /* TODO: more */\n}\n"),
+            ("notes.md", "# Notes\n\nTODO: write them\n"),
+        ] {
+            std::fs::write(work.join(name), text).map_err(at(&work))?;
+        }
         let (a, b) = (work.join("main.c").display().to_string(), work.join("notes.md").display().to_string());
         let ran = self.cyberos(&["skill", "run", "repo-report", "--", &a, &b]).await?;
         expect(ran.exit == 0, "a report", &ran)?;
@@ -244,18 +284,29 @@ impl Stage {
     }
 
     async fn escape(&mut self) -> Result<(), Failure> {
-        self.say("A hostile skill tries to get out. It prints what it tried; each line must say that it was refused.");
-        let ran = self.cyberos(&["skill", "run", "escape-artist"]).await?;
-        expect(ran.exit == 0 && !ran.stdout.contains("| ESCAPED"), "every attempt refused", &ran)
+        self.say(
+            "A hostile skill tries to get out. It counts what it tried; all of it must have been refused.",
+        );
+        let args = ["skill", "run", "escape-artist"];
+        if self.verbose {
+            let ran = self.cyberos(&args).await?;
+            return expect(nothing_worked(&ran), "every attempt refused", &ran);
+        }
+        tell!("   $ cyberos {}", args.join(" "));
+        let ran = self.run(&self.program, &args).await?;
+        expect(nothing_worked(&ran), "every attempt refused", &ran)?;
+        ran.stdout.lines().last().into_iter().chain(ran.stderr.lines()).for_each(printed);
+        tell!("   (each attempt by its name: cyberos demo --verbose)");
+        Ok(())
     }
 
     async fn edit(&mut self) -> Result<(), Failure> {
         self.say("Someone edits a certified skill. The view falls back to the trusted snapshot, and that is what runs.");
         let before = self.of_last_run("memory-capture", "content_digest").await?;
         let main = self.skills.join("memory-capture/main");
-        let mut text = std::fs::read_to_string(&main)?;
+        let mut text = std::fs::read_to_string(&main).map_err(at(&main))?;
         text.push_str("\nprint('EVIL: this line was added by an attacker')\n");
-        std::fs::write(&main, text)?;
+        std::fs::write(&main, text).map_err(at(&main))?;
         tell!("   $ echo \"print('EVIL…')\" >> {}", main.display());
         let state = self.shown("memory-capture", "fallback").await?;
         tell!(

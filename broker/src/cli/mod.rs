@@ -65,7 +65,13 @@ struct Context {
 /// Parses the command line, runs the command, and says how it went.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if cli.socket.is_some() && matches!(cli.command, Command::Up(_) | Command::Demo(_)) {
+    // They have an option of that name of their own, so that their help does not list the common one.
+    let own = match &cli.command {
+        Command::Up(up) => Some(&up.socket),
+        Command::Demo(demo) => Some(&demo.socket),
+        _ => None,
+    };
+    if own.is_some_and(|own| own.is_some() || cli.socket.is_some()) {
         let why = "--socket names a broker that runs; 'up' and 'demo' make one of their own, in STATE/run or /run/cyberos";
         return output::failed(&Failure::new(2, why), cli.json);
     }

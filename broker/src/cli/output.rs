@@ -8,27 +8,26 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Prints to standard output. A reader that has gone (`| head`) ends this command quietly, as SIGPIPE would have.
-pub(super) fn put(text: std::fmt::Arguments<'_>) {
+/// Prints to standard output. What cannot be printed ends this command: whoever reads half an answer must not take it for
+/// the whole.
+fn put(text: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
-    if let Err(e) = out.write_fmt(text).and_then(|()| out.flush())
-        && e.kind() == std::io::ErrorKind::BrokenPipe
-    {
-        std::process::exit(PIPE_CLOSED.into());
+    if let Err(e) = out.write_fmt(text).and_then(|()| out.flush()) {
+        std::process::exit(unwritten(&e).into());
     }
 }
 
+/// A whole line.
+pub(super) fn put_line(text: std::fmt::Arguments<'_>) {
+    put(format_args!("{text}\n"));
+}
+
 /// Exit status of a command whose reader has gone: 128 + SIGPIPE.
-pub(super) const PIPE_CLOSED: u8 = 141;
+const PIPE_CLOSED: u8 = 141;
 
 /// One line to standard output.
 macro_rules! line {
-    ($($part:tt)*) => { $crate::cli::output::put(format_args!("{}\n", format_args!($($part)*))) };
-}
-
-/// Text to standard output, without an end of line.
-macro_rules! text_out {
-    ($($part:tt)*) => { $crate::cli::output::put(format_args!($($part)*)) };
+    ($($part:tt)*) => { $crate::cli::output::put_line(format_args!($($part)*)) };
 }
 
 /// One line to standard error.
@@ -55,7 +54,26 @@ pub(super) fn relayed_to_stderr(bytes: &[u8]) {
 
 pub(super) use line;
 pub(super) use note;
-pub(super) use text_out;
+
+/// What a command exits with whose output could not be written. A reader that has gone (`| head`) ends it quietly, as
+/// SIGPIPE would have; anything else is said.
+pub(super) fn unwritten(e: &std::io::Error) -> u8 {
+    if e.kind() == std::io::ErrorKind::BrokenPipe {
+        return PIPE_CLOSED;
+    }
+    note!("cyberos: cannot write the answer: {e}");
+    1
+}
+
+/// What a person at the terminal answers to a question.
+pub(super) fn asked(question: &str) -> Result<String, Failure> {
+    put(format_args!("{question}"));
+    let mut answer = String::new();
+    match std::io::stdin().read_line(&mut answer) {
+        Ok(_) => Ok(answer.trim().to_owned()),
+        Err(e) => Err(Failure::new(1, format!("your answer could not be read: {e}"))),
+    }
+}
 
 /// Prints a failure and gives its exit status.
 pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {

@@ -1,6 +1,6 @@
 //! `cyberos skill run`, `logs` and `wait`: a conversation with the broker in which a program's output passes.
 
-use super::client::{Failure, open, parse};
+use super::client::{Failure, lost, open, parse};
 use super::output::Relay;
 use super::{Context, output};
 use crate::diagnosis::{Death, told};
@@ -104,7 +104,7 @@ impl Conversation {
                 (Ok(Some(frame)), _) => frame,
                 (Ok(None) | Err(_), Some(id)) => break Err(gone(id)),
                 (Ok(None), None) => break Err(Failure::new(4, "the broker went away")),
-                (Err(e), None) => break Err(e.into()),
+                (Err(e), None) => break Err(lost(e)),
             };
             // Java says on standard output that it has no memory.
             if let (FrameKind::Stdout | FrameKind::Stderr, bytes) = &frame {
@@ -115,15 +115,17 @@ impl Conversation {
                 (FrameKind::Stdout, bytes) if self.json => output::relayed_to_stderr(bytes),
                 _ => {}
             }
+            let written = match &frame {
+                (FrameKind::Stdout, bytes) if !self.json => out.write(&mut std::io::stdout(), bytes),
+                (FrameKind::Stdout | FrameKind::Stderr, bytes) => err.write(&mut std::io::stderr(), bytes),
+                _ => Ok(()),
+            };
+            if let Err(e) = written {
+                // Leaving stops the run: nobody reads what it prints any more.
+                return Ok(output::unwritten(&e));
+            }
             match frame {
-                (FrameKind::Stdout, bytes) if self.json => err.write(&mut std::io::stderr(), &bytes)?,
-                (FrameKind::Stdout, bytes) => {
-                    if out.write(&mut std::io::stdout(), &bytes).is_err() {
-                        // Leaving stops the run: nobody reads what it prints any more.
-                        return Ok(output::PIPE_CLOSED);
-                    }
-                }
-                (FrameKind::Stderr, bytes) => err.write(&mut std::io::stderr(), &bytes)?,
+                (FrameKind::Stdout | FrameKind::Stderr, _) => {}
                 (FrameKind::Stdin, _) => drop(took.try_send(())),
                 (FrameKind::Json, bytes) => match parse(&bytes)? {
                     Tell::Started { invocation: id, started: about } => {
@@ -144,8 +146,9 @@ impl Conversation {
         if let Some(task) = feeding {
             task.abort();
         }
-        out.finish(&mut std::io::stdout())?;
-        err.finish(&mut std::io::stderr())?;
+        if let Err(e) = out.finish(&mut std::io::stdout()).and_then(|()| err.finish(&mut std::io::stderr())) {
+            return Ok(output::unwritten(&e));
+        }
         let (exit, answer) = result?;
         if self.json {
             output::json(&match (started.is_null(), self.announce) {

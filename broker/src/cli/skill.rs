@@ -6,7 +6,7 @@ use super::{Context, output};
 use crate::operator::Ask;
 use clap::Subcommand;
 use serde_json::Value;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 /// Run, inspect, approve and write skills
@@ -88,7 +88,7 @@ impl Skill {
             }
             Skill::Logs { invocation, follow, escape } => {
                 let talk = Conversation { json: context.json, escape, stdin: false, announce: true };
-                talk.hold(&context.socket, Ask::Logs { invocation, follow }).await.map(|_| 0)
+                talk.hold(&context.socket, Ask::Logs { invocation, follow }).await
             }
             Skill::Wait { invocation } => {
                 let (exit, answer) = ask(&context.socket, Ask::Wait { invocation }).await?;
@@ -191,11 +191,8 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
         if context.json || !std::io::stdin().is_terminal() {
             return Err(Failure::new(2, "approve asks on a terminal; elsewhere say --yes"));
         }
-        output::text_out!("Grant exactly this, within the operator's grants.max? [y/N] ");
-        std::io::stdout().flush()?;
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        let answer = output::asked("Grant exactly this, within the operator's grants.max? [y/N] ")?;
+        if !matches!(answer.as_str(), "y" | "Y" | "yes") {
             return Err(Failure::new(1, "nothing was approved"));
         }
     }

@@ -60,6 +60,9 @@ pub(super) struct Up {
     /// Grant what skills ask for, except what is never grantable
     #[arg(long)]
     pub(super) grant_requested: bool,
+    /// Not of use here: it names a broker that runs
+    #[arg(long, hide = true)]
+    pub(super) socket: Option<PathBuf>,
 }
 
 impl Up {
