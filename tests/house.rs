@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 
 #[path = "support/source.rs"]
 mod source;
-use source::{code, files, has_word, read, root, shown};
+use source::{code, files, has_word, is_test, read, root, shown};
 
 /// Rust files of more than [`MAX_LINES`] lines, and why each is still one thing.
 const LONG_FILES: &[(&str, &str)] = &[
-    ("broker/src/audit/tests.rs", "one promise: what every row says"),
     ("broker/src/beneath.rs", "a third of it is its own tests"),
     ("broker/src/memory/store.rs", "one write and one read, each a straight line"),
 ];
@@ -145,7 +144,7 @@ fn nothing_is_unfinished_switched_off_or_waited_for() {
 
 /// Where tests may call `sleep`, how often, and why it is no waiting for something to have happened meanwhile.
 const SLEEPS: &[(&str, usize, &str)] = &[
-    ("broker/src/audit/tests.rs", 6, "the clock is paused: time passes at once"),
+    ("broker/src/audit/tests/quota.rs", 6, "the clock is paused: time passes at once"),
     ("broker/tests/line/ending.rs", 1, "the clock is paused: time passes at once"),
     ("broker/tests/line/frames.rs", 2, "the clock is paused: time passes at once"),
     (
@@ -177,10 +176,9 @@ fn no_test_waits_by_the_clock() {
     for folder in ["proto", "priv-helper", "broker", "skillfs", "tests"] {
         for file in files(folder, &[".rs"]) {
             let name = shown(&file);
-            let tests = name.starts_with("tests/") || name.contains("/tests/") || name.ends_with("tests.rs");
             let text = read(&file);
             // Of a source file what stands below its tests' heading.
-            let part = if tests {
+            let part = if is_test(&name) {
                 Some(text.as_str())
             } else {
                 text.split_once("#[cfg(test)]\nmod tests {").map(|t| t.1)
@@ -283,10 +281,9 @@ fn nothing_that_is_printed_ends_a_program() {
     for folder in ["proto/src", "priv-helper/src", "broker/src", "skillfs/src"] {
         for file in files(folder, &[".rs"]) {
             let name = shown(&file);
-            let tests = name.ends_with("tests.rs");
             let text = code(&read(&file));
             let prints = ["print", "println"].iter().any(|m| text.contains(&format!("{m}!")));
-            if prints && !tests && !starts.contains(&&*name) {
+            if prints && !is_test(&name) && !starts.contains(&&*name) {
                 found.push(name);
             }
         }

@@ -5,7 +5,7 @@
 #[path = "support/source.rs"]
 mod source;
 
-use source::{files, read, shown};
+use source::{files, is_test, read, shown};
 use std::collections::BTreeSet;
 use syn::visit::Visit;
 
@@ -100,7 +100,7 @@ fn seen(text: &str) -> Seen {
 /// The broker's files that do it.
 fn who(does: impl Fn(&Seen) -> bool) -> BTreeSet<String> {
     let sources = files("broker/src", &[".rs"]);
-    let own = sources.iter().map(|f| (shown(f), f)).filter(|(name, _)| !name.ends_with("tests.rs"));
+    let own = sources.iter().map(|f| (shown(f), f)).filter(|(name, _)| !is_test(name));
     own.filter(|(_, file)| does(&seen(&read(file)))).map(|(name, _)| name).collect()
 }
 

@@ -49,6 +49,11 @@ pub fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
+/// Whether a file of that name, from the top, holds tests and nothing else.
+pub fn is_test(name: &str) -> bool {
+    name.starts_with("tests/") || name.contains("/tests/") || name.ends_with("tests.rs")
+}
+
 /// Its text.
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", shown(path)))
