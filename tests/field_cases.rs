@@ -16,6 +16,8 @@ mod programs;
 mod support;
 #[path = "field_cases/threats.rs"]
 mod threats;
+#[path = "field_cases/waits.rs"]
+mod waits;
 #[path = "field_cases/ways_out.rs"]
 mod ways_out;
 

@@ -56,7 +56,10 @@ fn see(helper: &Helper) -> Seen {
     }
     let own = helper.dir.path().to_str().unwrap();
     // Other tests mount things in directories of their own. What the helper's own namespaces hold is its own.
-    let foreign = |l: &&str| l.contains("-test-") && !l.contains(own);
+    let foreign = |l: &&str| {
+        let at = l.split(' ').nth(4).unwrap_or_default();
+        (at.starts_with("/tmp/cyberos-") || at.starts_with("/var/tmp/cyberos-")) && !at.starts_with(own)
+    };
     Seen {
         descriptors: held,
         zombies: all.iter().filter(|p| status(**p).contains("\nState:\tZ")).count(),

@@ -59,7 +59,7 @@ fn case_069_processes_are_counted_for_each_sandbox_and_a_bomb_starves_nobody() {
 #[test]
 fn case_074_nonsense_for_a_limit_is_refused_with_the_fields_name_and_a_default_applies() {
     let up = Up::new(|source| drop(Skill { id: "plain", main: ANY, ..Skill::default() }.write(source)));
-    let dir = reachable_dir("case-074-");
+    let dir = reachable_dir("cyberos-case-074-");
     for (field, values) in [
         (
             "effort_minutes",
@@ -86,7 +86,7 @@ fn case_074_nonsense_for_a_limit_is_refused_with_the_fields_name_and_a_default_a
 
 #[test]
 fn case_081_the_systems_own_links_resolve_and_a_granted_link_is_named_as_one() {
-    let dir = reachable_dir("case-081-");
+    let dir = reachable_dir("cyberos-case-081-");
     std::fs::create_dir_all(dir.join("usr-home/ann/tree")).unwrap();
     symlink("usr-home", dir.join("home")).unwrap();
     symlink("/etc/passwd", dir.join("usr-home/ann/tree/out")).unwrap();

@@ -53,7 +53,7 @@ print("tried")
 
 #[test]
 fn threat_a1_test_1_no_set_id_file_is_made_through_the_view_or_works_there() {
-    let dir = reachable_dir("threat-a1-");
+    let dir = reachable_dir("cyberos-threat-a1-");
     let tar = dir.join("t.tar").display().to_string();
     let made = Command::new("sh")
         .arg("-c")
@@ -202,7 +202,7 @@ impl Drop for CorePattern {
 
 #[test]
 fn threat_a13_test_8_a_crash_runs_no_core_handler_of_the_machine() {
-    let dir = reachable_dir("threat-a13-");
+    let dir = reachable_dir("cyberos-threat-a13-");
     let (handler, log) = (dir.join("handler"), dir.join("log"));
     write_executable(&handler, &format!("#!/bin/sh\necho \"$1\" >>{}\ncat >/dev/null\n", log.display()));
     let crash = "

@@ -186,7 +186,7 @@ fn case_058_what_a_skill_writes_is_found_nowhere_on_the_host() {
         let up = Up::with(options, |source| {
             drop(Skill { id: "writer", main: &main, ..Skill::default() }.write(source))
         });
-        let elsewhere = reachable_dir("case-058-");
+        let elsewhere = reachable_dir("cyberos-case-058-");
         std::fs::set_permissions(&elsewhere, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         let (skills, state) = (up.skills.display().to_string(), up.state.display().to_string());
         let ran = up.run("writer", &[&elsewhere.display().to_string(), &skills, &state]);

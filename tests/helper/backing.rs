@@ -25,7 +25,7 @@ fn register(mount: u8) -> Request {
 
 /// A directory of backing files, and a helper with two mount points; the helper ends first.
 fn helper() -> (tempfile::TempDir, Helper) {
-    let dir = tempfile::Builder::new().prefix("backing-").tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::Builder::new().prefix("cyberos-backing-").tempdir_in("/var/tmp").unwrap();
     for name in ["files", "rw", "outside"] {
         fs::create_dir(dir.path().join(name)).unwrap();
     }

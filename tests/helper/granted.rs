@@ -17,7 +17,7 @@ pub(super) struct Work(pub(super) tempfile::TempDir);
 
 impl Work {
     pub(super) fn new() -> Work {
-        let dir = tempfile::Builder::new().prefix("granted-").tempdir_in("/var/tmp").unwrap();
+        let dir = tempfile::Builder::new().prefix("cyberos-granted-").tempdir_in("/var/tmp").unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let work = Work(dir);
         chown(work.0.path(), Some(BROKER), Some(BROKER)).unwrap();

@@ -218,7 +218,7 @@ fn report(broker: &Peer) -> cyberos_proto::plan::SandboxReport {
 /// On an overlay of /etc, in a mount namespace of the helper's own.
 #[test]
 fn a_template_is_built_again_when_a_name_in_etc_is_replaced() {
-    let layers = tempfile::Builder::new().prefix("etc-").tempdir_in("/var/tmp").unwrap();
+    let layers = tempfile::Builder::new().prefix("cyberos-etc-").tempdir_in("/var/tmp").unwrap();
     let d = layers.path().display().to_string();
     let helper = Helper::start_in_namespace(
         "",

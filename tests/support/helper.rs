@@ -8,6 +8,7 @@ pub(crate) use super::plans::{bash, bind, plan, python, skill};
 pub(crate) use super::waiting::until;
 
 use super::machine::mountinfo;
+use super::waiting::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File};
@@ -16,7 +17,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const BROKER: u32 = 1_899_999_001;
 pub(crate) const SKILLFS: u32 = 1_899_999_002;
@@ -33,6 +34,8 @@ pub(crate) struct Helper {
     pub(crate) uids: (u32, u32),
     child: Child,
     ceiling: PathBuf,
+    /// Whether another has the same uids, and goes on with what it has in them.
+    twin: bool,
 }
 
 impl Helper {
@@ -82,6 +85,8 @@ impl Helper {
     }
 
     fn start_with(more: &str, script: &str) -> Helper {
+        // Whoever is ended while it is built leaves no folder.
+        binary();
         let dir = tempfile::Builder::new().prefix("cyberos-helper-test-").tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["sealed", "bin", "view", "outside"] {
@@ -102,7 +107,7 @@ impl Helper {
         );
         fs::write(&ceiling, text).unwrap();
         let child = served(dir.path(), &ceiling, script);
-        let helper = Helper { dir, uids, child, ceiling };
+        let helper = Helper { dir, uids, child, ceiling, twin: false };
         helper.until_ready();
         helper
     }
@@ -122,7 +127,7 @@ impl Helper {
         let ceiling = dir.path().join("ceiling");
         fs::write(&ceiling, text).unwrap();
         let child = served(dir.path(), &ceiling, script);
-        let helper = Helper { dir, uids: self.uids, child, ceiling };
+        let helper = Helper { dir, uids: self.uids, child, ceiling, twin: true };
         helper.until_ready();
         helper
     }
@@ -218,10 +223,9 @@ impl Drop for Helper {
     fn drop(&mut self) {
         let _ = kill(self.pid(), Signal::SIGTERM);
         let _ = self.child.wait();
-        let end = Instant::now() + SOON;
-        while !self.leftovers().is_empty() && Instant::now() < end {
-            std::thread::yield_now();
-        }
+        // What is in a twin's uids may be the other's, whose end waits for all of it.
+        let gone = || self.twin || self.leftovers().is_empty();
+        eventually(SOON, gone);
         if std::thread::panicking() {
             eprintln!("--- log of the helper\n{}", self.log());
         }

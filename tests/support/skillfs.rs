@@ -44,6 +44,8 @@ impl Bench {
     /// The same with SkillFS as that user: what the kernel counts for a user is then this bench's alone.
     pub(crate) fn of(user: u32) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests mount: run them as root");
+        // Whoever is ended while programs are built leaves no folder.
+        binaries::binary("skillfs");
         let root = tempfile::Builder::new().prefix("cyberos-view-").tempdir().unwrap();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut bench = Bench { root, user, helper: None, daemon: None };

@@ -136,11 +136,11 @@ fn end(mut child: Child, mut out: BufReader<ChildStdout>) {
 /// A folder in each place where sockets are made.
 fn places() -> Vec<Folder> {
     let made = ["/tmp", "/run", "/dev/shm"].map(|place| {
-        let dir = Folder::below(place, "listeners-");
+        let dir = Folder::below(place, "cyberos-listeners-");
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
         dir
     });
-    made.into_iter().chain([reachable_dir("listeners-")]).collect()
+    made.into_iter().chain([reachable_dir("cyberos-listeners-")]).collect()
 }
 
 #[test]
