@@ -37,3 +37,5 @@ mod starts;
 mod support;
 #[path = "attack/system.rs"]
 mod system;
+#[path = "attack/waits.rs"]
+mod waits;

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
+#[path = "ledger_clock/waits.rs"]
+mod waits;
 
 use cyberos_broker::audit::clock::{Clock, Time};
 use cyberos_broker::audit::ledger::Ledger;
@@ -14,7 +16,6 @@ use cyberos_proto::ids::{InvocationId, TenantId};
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 use support::store::{ASKS, current, numbered, python, verify, whole};
 
 const S: u64 = 1_000_000_000;
@@ -252,19 +253,4 @@ fn today_is_the_day_that_rows_are_dated_by_and_goes_on_after_a_clock_was_ahead()
     assert_eq!(today(&broker), 3, "also after a restart");
     hands.pass(DAY);
     assert_eq!(today(&broker), 0, "and it ends");
-}
-
-/// The background thread looks too, since a quiet broker writes nothing for hours.
-#[test]
-fn a_step_is_told_of_though_nothing_else_is_written() {
-    let (dir, hands) = (tempfile::tempdir().unwrap(), Hands::new());
-    let ledger = hands.open(dir.path());
-    hands.set(NOVEMBER + DAY);
-    let since = Instant::now();
-    while ledger.status().seq == 0 {
-        assert!(since.elapsed() < Duration::from_secs(60), "no row tells of it");
-        std::thread::yield_now();
-    }
-    ledger.close().unwrap();
-    assert_eq!(whole(dir.path())[0].op, "audit.clock_stepped");
 }

@@ -4,15 +4,14 @@ use crate::support::binaries::binary;
 use crate::support::machine::descriptors;
 use crate::support::machine::mountinfo;
 use crate::support::up::{Options, Ran, Skill, Up, python, reachable_dir};
-use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-fn one(main: &str) -> Up {
+pub(crate) fn one(main: &str) -> Up {
     Up::new(|source| {
         let skill =
             Skill { id: "demo", tools: &["MemoryRead"], scopes: &["memories/note/**"], ..Skill::default() };
@@ -128,71 +127,6 @@ fn cases_153_155_up_neither_mounts_nor_chowns_where_others_can_swap_names() {
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
     let table = mountinfo();
     assert!(!table.contains(dir.to_str().unwrap()), "nothing is mounted there");
-}
-
-/// The client looks who it is connected to, after it has connected: a helper that is not root's is none.
-#[test]
-fn case_159_broker_and_skillfs_take_no_helper_that_is_not_roots() {
-    let dir = reachable_dir("cyberos-fake-test-");
-    chown(&dir, Some(65534), Some(65534)).unwrap();
-    let socket = dir.join("helper.sock");
-    // It takes every connection, and says whatever it hears.
-    let fake = "import socket,sys,os
-s=socket.socket(1,5); s.bind(sys.argv[1]); os.chmod(sys.argv[1],0o777); s.listen(9); print('ready',flush=True)
-while True:
-  c=s.accept()[0]; c.settimeout(3)
-  try: print('heard',len(c.recv(65536)),flush=True)
-  except OSError: print('heard silence',flush=True)";
-    let mut fake = Command::new("/usr/bin/python3")
-        .args(["-I", "-c", fake])
-        .arg(&socket)
-        .uid(65534)
-        .gid(65534)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(fake.stdout.take().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    let skills = dir.join("skills");
-    let mount = dir.join("mount");
-    for d in [&skills, &mount] {
-        fs::create_dir(d).unwrap();
-    }
-    let out = Command::new(binary("skillfs"))
-        .args(["mount".as_ref(), skills.as_os_str(), mount.as_os_str()])
-        .args(["--decision-command", "/bin/true", "--read-only", "--foreground", "--helper"])
-        .arg(&socket)
-        .uid(65533)
-        .gid(65533)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
-    assert!(!out.status.success() && text.contains("65534"), "{text}");
-    // The broker: a run through a system whose helper's socket has been taken over.
-    let up = one("#!/bin/sh\necho ran\n");
-    up.shown("demo", "current");
-    let real = up.state.join("run/helper.sock");
-    fs::rename(&real, up.state.join("run/aside.sock")).unwrap();
-    symlink(&socket, &real).unwrap();
-    // Its link goes, so that it has to connect again.
-    for pid in up.pids("cyberos-broker") {
-        crate::support::up::signal(pid, Signal::SIGKILL);
-    }
-    let ran = crate::support::up::eventually(std::time::Duration::from_secs(20), || {
-        up.cyberos(&["status"]).exit == 0
-    });
-    assert!(ran, "{}", up.log());
-    let ran = up.run("demo", &[]);
-    assert!(ran.exit != 0 && !ran.stdout.contains("ran"), "{ran}");
-    assert!(ran.stderr.contains("65534") || ran.stderr.contains("not root"), "{ran}");
-    fake.kill().unwrap();
-    fake.wait().unwrap();
-    let mut heard = String::new();
-    said.read_to_string(&mut heard).unwrap();
-    // Each that connected left without a word: an end is a length of 0.
-    assert!(heard.contains("heard") && heard.lines().all(|l| l == "heard 0"), "{heard}");
-    drop(up);
 }
 
 /// An `up` finds what a dead one left by its lock, and never by a number in a file.
