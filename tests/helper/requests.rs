@@ -3,7 +3,7 @@
 use crate::support::helper::*;
 use cyberos_proto::ids::{InvocationId, MountId};
 use cyberos_proto::link;
-use cyberos_proto::message::{Message, Refusal, Reply, Request, Signal};
+use cyberos_proto::message::{Exit, Message, Refusal, Reply, Request, Signal};
 use cyberos_proto::plan::{Bind, BindKind, PlanFault, SandboxPath, SpawnPlan};
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -158,6 +158,9 @@ fn bytes_that_are_no_request_end_the_link_and_nothing_else() {
 fn case_149_descriptors_that_nobody_asked_for_are_closed() {
     let helper = Helper::start("");
     let fds = || descriptors(helper.pid());
+    // Once a peer has come and gone, the start is over.
+    assert_eq!(helper.broker().sh(":").exit, Exit::Code(0));
+    until("it is at rest", || helper.children().is_empty());
     let before = fds();
     let null = File::open("/dev/null").unwrap();
     let good = link::encode(&Request::Release { invocation: new_id() }).unwrap();
