@@ -6,7 +6,7 @@ mod support;
 #[path = "ledger_loss/whose.rs"]
 mod whose;
 
-use cyberos_broker::audit::accept::{LOSS_ACCEPTED, accept_loss};
+use cyberos_broker::audit::accept::{LOSS_ACCEPTED, Loss, NotAccepted, accept_loss, damage};
 use cyberos_broker::audit::frame;
 use cyberos_broker::audit::recovery::LedgerError;
 use std::fs;
@@ -267,17 +267,49 @@ fn only_root_accepts_a_loss_and_no_link_of_the_stores_owner_leads_it_elsewhere()
     assert_eq!(fs::read_dir(&place).unwrap().count(), 1, "nothing was made there");
 }
 
+/// Accepts what there is now.
+fn accept_shown(store: &Path) -> Result<Loss, NotAccepted> {
+    accept_loss(store, &damage(store).unwrap().unwrap(), "root")
+}
+
+#[test]
+fn no_other_loss_is_accepted_than_the_one_that_was_shown() {
+    let dir = store_of(5);
+    let path = current(dir.path());
+    let good = fs::read(&path).unwrap();
+    let spoil = |row: usize| {
+        let mut damaged = good.clone();
+        damaged[good.len() / 5 * row + 40] ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        damaged
+    };
+    spoil(3);
+    let shown = damage(dir.path()).unwrap().unwrap();
+    // Meanwhile more of it goes.
+    let worse = spoil(1);
+    let refused = accept_loss(dir.path(), &shown, "root").unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("Shown was: row 4") && said.contains("Now: row 2"), "{said}");
+    assert_eq!(fs::read(&path).unwrap(), worse, "nothing was changed");
+    assert!(!dir.path().join("lost").exists(), "nor set aside");
+    // Or somebody has restored it.
+    fs::write(&path, &good).unwrap();
+    let refused = accept_loss(dir.path(), &shown, "root").unwrap_err();
+    assert!(matches!(refused, NotAccepted::Changed { found: None, .. }), "{refused}");
+    assert_eq!(whole(dir.path()).len(), 5);
+}
+
 #[test]
 fn an_accepted_loss_is_recorded_and_what_was_damaged_is_kept() {
     let dir = store_of(5);
     let path = current(dir.path());
     let good = fs::read(&path).unwrap();
-    assert_eq!(accept_loss(dir.path(), "root").unwrap(), None, "nothing is lost yet");
+    assert_eq!(damage(dir.path()).unwrap(), None, "nothing is lost yet");
     let mut damaged = good.clone();
     damaged[good.len() / 5 * 2 + 40] ^= 1;
     fs::write(&path, &damaged).unwrap();
     assert!(matches!(open(dir.path()), Err(LedgerError::Missing { from: 3, to: 5, .. })));
-    let loss = accept_loss(dir.path(), "root").unwrap().unwrap();
+    let loss = accept_shown(dir.path()).unwrap();
     assert_eq!((loss.damage.fault.seq, loss.damage.head, loss.recorded), (3, Some(5), 3));
     assert_eq!(loss.damage.behind, good.len() as u64 / 5 * 3);
     assert_eq!(fs::read(loss.kept_in.join("current.binlog")).unwrap(), damaged);
@@ -290,10 +322,10 @@ fn an_accepted_loss_is_recorded_and_what_was_damaged_is_kept() {
     // A lost HEAD: every row is still there.
     fs::remove_file(dir.path().join("HEAD")).unwrap();
     assert!(matches!(open(dir.path()), Err(LedgerError::HeadLost { .. })));
-    accept_loss(dir.path(), "root").unwrap().unwrap();
+    accept_shown(dir.path()).unwrap();
     assert_eq!(whole(dir.path()).len(), 4);
     // Nobody accepts anything under a running broker.
     let (_ledger, _) = open(dir.path()).unwrap();
     fs::write(dir.path().join("HEAD"), 9u64.to_le_bytes()).unwrap();
-    assert!(matches!(accept_loss(dir.path(), "root"), Err(LedgerError::Locked { .. })));
+    assert!(matches!(accept_shown(dir.path()), Err(NotAccepted::Ledger(LedgerError::Locked { .. }))));
 }

@@ -15,6 +15,7 @@ use super::signs::Signs;
 use super::{clock, rows};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use serde_json::{Value, json};
+use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
@@ -32,6 +33,33 @@ pub struct Damage {
     pub head: Option<u64>,
     /// Bytes that lie from there on, and are moved out of the ledger.
     pub behind: u64,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { fault, head, behind } = self;
+        let head = head.map_or("HEAD cannot be read".to_owned(), |seq| format!("HEAD says {seq}"));
+        write!(f, "{fault}; {head}; {behind} bytes lie behind it")
+    }
+}
+
+/// Why a loss was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAccepted {
+    /// The ledger cannot be read, written, or had to itself.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// Somebody has agreed to another loss than this one would be.
+    #[error(
+        "the ledger is not as it was shown, so nothing was accepted and nothing was changed. Shown was: {seen}. Now: {}",
+        found.as_ref().map_or("it is whole".to_owned(), |found| found.to_string())
+    )]
+    Changed {
+        /// What was agreed to.
+        seen: Box<Damage>,
+        /// What there is; none if the ledger is whole.
+        found: Option<Box<Damage>>,
+    },
 }
 
 /// A loss that was accepted.
@@ -76,16 +104,18 @@ pub fn damage(store: &Path) -> Result<Option<Damage>, LedgerError> {
     Ok(Some(Damage { fault, head, behind }))
 }
 
-/// Makes the ledger of `store` one that opens, if it does not; `by` names the operator in the row. None if there is
-/// nothing to accept. No broker may run on it.
-pub fn accept_loss(store: &Path, by: &str) -> Result<Option<Loss>, LedgerError> {
-    // Looked at first, so that nothing is made in a folder that is no store.
-    if damage(store)?.is_none() {
-        return Ok(None);
-    }
+/// Makes the ledger of `store` one that opens: accepts the loss of `seen`, which [`damage`] found and somebody agreed to,
+/// and of nothing else. `by` names the operator in the row. No broker may run on it.
+pub fn accept_loss(store: &Path, seen: &Damage, by: &str) -> Result<Loss, NotAccepted> {
     recovery::make_folders(store)?;
     let lock = recovery::lock(store)?;
-    let Some(damage) = damage(store)? else { return Ok(None) };
+    // From here on nobody else writes; what was shown may be long ago.
+    let damage = match damage(store)? {
+        Some(found) if found == *seen => found,
+        found => {
+            return Err(NotAccepted::Changed { seen: Box::new(seen.clone()), found: found.map(Box::new) });
+        }
+    };
     let fault = &damage.fault;
     let kept_in = store.join("lost").join(clock::now_ns().to_string());
     make_lost(&store.join("lost"), &kept_in).map_err(io_error("make", &kept_in))?;
@@ -109,7 +139,7 @@ pub fn accept_loss(store: &Path, by: &str) -> Result<Option<Loss>, LedgerError> 
     };
     let written = ledger.append(&draft, Class::Asks { owes: 0 }).and_then(|_| ledger.close());
     written.map_err(|e| io_error("record the loss in", store)(io::Error::other(e)))?;
-    Ok(Some(Loss { kept_in, recorded: ledger.status().seq, damage }))
+    Ok(Loss { kept_in, recorded: ledger.status().seq, damage })
 }
 
 /// The folder for what is set aside, new, in a `lost` that leads nowhere else.

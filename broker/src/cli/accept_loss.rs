@@ -5,7 +5,7 @@
 use super::client::Failure;
 use super::store_owner::become_owner;
 use super::{Context, output};
-use crate::audit::accept::{Damage, Loss, accept_loss, damage};
+use crate::audit::accept::{Damage, Loss, NotAccepted, accept_loss, damage};
 use crate::audit::recovery::LedgerError;
 use crate::config::{Config, StartedBy};
 use clap::Args;
@@ -61,9 +61,10 @@ impl AcceptLoss {
         if !self.yes && !confirmed(context.json)? {
             return Err(Failure::new(1, "nothing was accepted, and nothing was changed"));
         }
-        let Some(loss) = accept_loss(&store, &by).map_err(failed)? else {
-            return Err(Failure::new(1, "the ledger has changed meanwhile: look again"));
-        };
+        let loss = accept_loss(&store, &damage, &by).map_err(|e| match e {
+            NotAccepted::Ledger(e) => failed(e),
+            changed @ NotAccepted::Changed { .. } => Failure::new(1, changed.to_string()),
+        })?;
         report(&loss, context.json);
         Ok(0)
     }
