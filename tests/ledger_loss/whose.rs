@@ -109,3 +109,37 @@ fn a_ledger_writes_through_no_link() {
     accept_shown(dir.path()).unwrap();
     assert_eq!((fs::read(&file).unwrap(), whole(dir.path()).len()), (b"other".to_vec(), 1));
 }
+
+#[test]
+fn a_ledger_writes_into_no_file_that_has_another_name_too() {
+    let place = tempfile::tempdir().unwrap();
+    for name in [".HEAD.spare", "HEAD", "audit/current.binlog"] {
+        let dir = store_of(2);
+        let (inside, outside) = (dir.path().join(name), place.path().join("kept"));
+        let _ = fs::remove_file(&outside);
+        // As a backup by links is made, or by somebody who wants another file written.
+        fs::hard_link(&inside, &outside).unwrap();
+        let before = fs::read(&outside).unwrap();
+        let (ledger, _) = open(dir.path()).unwrap();
+        for n in 3..=5 {
+            ledger.append(&support::store::numbered(n), support::store::ASKS).unwrap();
+            until("HEAD", || frame::read_head(dir.path()).unwrap() == Some(n));
+        }
+        ledger.close().unwrap();
+        assert_eq!(fs::read(&outside).unwrap(), before, "{name}");
+        assert_eq!(whole(dir.path()).len(), 5, "{name}");
+    }
+    // An empty segment, and one that is cut.
+    for rows in [0, 2] {
+        let dir = store_of(rows);
+        let torn =
+            [fs::read(current(dir.path())).unwrap(), b"torn"[..4 * usize::from(rows > 0)].to_vec()].concat();
+        fs::write(current(dir.path()), &torn).unwrap();
+        fs::hard_link(current(dir.path()), place.path().join(format!("cut{rows}"))).unwrap();
+        let (ledger, _) = open(dir.path()).unwrap();
+        ledger.append(&support::store::numbered(1), support::store::ASKS).unwrap();
+        ledger.close().unwrap();
+        assert_eq!(fs::read(place.path().join(format!("cut{rows}"))).unwrap(), torn);
+        assert_eq!(whole(dir.path()).len() as u64, rows + 1);
+    }
+}

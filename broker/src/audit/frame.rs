@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes before a payload: u32 length, u32 CRC-32C of the payload, u64 seq, u64 ts_ns, all big-endian.
@@ -200,6 +200,20 @@ pub(super) fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<Fil
     }
 }
 
+/// Gives `segment` a file of its own if that has another name too: what is written into it must not go into somebody's
+/// copy of it, nor into a file that somebody would like to be written.
+pub(super) fn make_own(segment: &Path) -> io::Result<()> {
+    let mut file = open_regular(segment)?;
+    if file.metadata()?.nlink() == 1 {
+        return Ok(());
+    }
+    let own = segment.with_file_name(".own.binlog");
+    let mut to = create_anew(&own)?;
+    io::copy(&mut file, &mut to)?;
+    to.sync_all()?;
+    fs::rename(&own, segment)
+}
+
 /// Makes a new file in place of what is left of an earlier try. Only the name is removed, whatever it leads to.
 pub(super) fn create_anew(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
@@ -254,7 +268,11 @@ fn exchange_head(store: &Path, seq: u64) -> io::Result<()> {
 
 /// Writes over what is there: a file that is cut first would have to find its block anew.
 fn write_spare(spare: &Path, seq: u64) -> io::Result<()> {
-    let file = open_own(File::options().write(true).create(true).truncate(false).mode(FILE_MODE), spare)?;
+    let mut file = open_own(File::options().write(true).create(true).truncate(false).mode(FILE_MODE), spare)?;
+    if file.metadata()?.nlink() != 1 {
+        // Its other name is a copy that somebody keeps, or a file that somebody would like to be written.
+        file = create_anew(spare)?;
+    }
     file.write_all_at(&seq.to_le_bytes(), 0)?;
     if file.metadata()?.len() != 8 {
         file.set_len(8)?;

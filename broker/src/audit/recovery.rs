@@ -208,9 +208,13 @@ pub(super) fn open_locked(
     let audit = store.join("audit");
     let mut recovery = Recovery::default();
     recovery.head = head(store, &mut recovery.created)?;
+    let current = audit.join(CURRENT);
+    match frame::make_own(&current) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io_error("open", &current)(e)),
+        _ => {}
+    }
     let found = scan(store, &mut recovery, see)?;
 
-    let current = audit.join(CURRENT);
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
     let file = frame::open_own(&mut options, &current).map_err(io_error("open", &current))?;
@@ -302,6 +306,10 @@ fn scan(store: &Path, recovery: &mut Recovery, see: &mut dyn FnMut(&Frame)) -> R
     let mut seq = 0;
     for (i, (segment, size)) in filled.iter().enumerate().skip(older) {
         let newest = i + 1 == filled.len();
+        if newest {
+            // It may be cut below.
+            frame::make_own(segment).map_err(io_error("copy", segment))?;
+        }
         let file = frame::open_own(File::options().read(true).write(newest), segment)
             .map_err(io_error("open", segment))?;
         let mut frames = FrameReader::new(file, 0).map_err(io_error("read", segment))?;
