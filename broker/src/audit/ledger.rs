@@ -177,7 +177,7 @@ impl Ledger {
                 queued: tail.queue.len(),
                 dropped: tail.dropped,
                 refused: tail.refused,
-                reserved: tail.reserved.saturating_sub(tail.end),
+                reserved: tail.reserve.until.saturating_sub(tail.end),
                 errors: tail.errors,
                 failing: tail.failing(),
             },

@@ -7,7 +7,7 @@ use super::frame::{self, CURRENT};
 use super::ledger::Shared;
 use super::options::{Appended, AuditUnavailable, OnFailure};
 use super::recovery::End;
-use super::reserve::reserved;
+use super::reserve::Reserve;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -23,10 +23,8 @@ pub(super) struct Tail {
     pub(super) end: u64,
     /// Below here the current file is durable.
     pub(super) synced_end: u64,
-    /// Up to here blocks are reserved.
-    pub(super) reserved: u64,
-    /// Whether the last attempt to reserve some failed.
-    pub(super) reserve_failed: bool,
+    /// What is kept behind its end.
+    pub(super) reserve: Reserve,
     /// On which the last row falls that is in the file.
     month: Option<Month>,
     /// That of the newest segment which has one for a name.
@@ -71,8 +69,7 @@ impl Tail {
         let tail = Tail {
             end: end.offset,
             synced_end: end.offset,
-            reserved: reserved(&end.file),
-            reserve_failed: false,
+            reserve: Reserve::of(&end.file),
             file: Arc::new(end.file),
             month: (end.offset > 0).then(|| Month::of(end.ts_ns)),
             named: end.named,
@@ -161,7 +158,7 @@ impl Tail {
             // was reserved behind the end, so a file that holds no piece is left alone.
             if self.file.metadata().map_or(true, |m| m.len() > self.end) {
                 let _ = self.file.set_len(self.end);
-                self.reserved = reserved(&self.file);
+                self.reserve.cut(&self.file);
             }
             return Err(self.failed("write", &e));
         }
@@ -249,7 +246,8 @@ impl Tail {
             Ok(file) => {
                 // What was reserved behind its end is needed behind the new one's.
                 let _ = self.file.set_len(self.end);
-                (self.file, self.end, self.synced_end, self.reserved) = (Arc::new(file), 0, 0, 0);
+                self.reserve = Reserve::of(&file);
+                (self.file, self.end, self.synced_end) = (Arc::new(file), 0, 0);
                 self.named = Some(month);
             }
             Err(e) => tracing::error!(error = %e, %month, "cannot begin a new segment of the audit ledger"),
