@@ -5,6 +5,7 @@
 mod support;
 
 use cyberos_broker::audit::clock::{Clock, Time};
+use cyberos_broker::audit::drops::ROWS_DROPPED;
 use cyberos_broker::audit::frame;
 use cyberos_broker::audit::ledger::Ledger;
 use cyberos_broker::audit::options::{Appended, Class, Durability, LedgerOptions, OnFailure};
@@ -177,7 +178,9 @@ fn with_continue_a_full_queue_drops_and_counts() {
     small.empty();
     until("the queue's end", || ledger.status().queued == 0);
     ledger.close().unwrap();
-    whole(&small.store());
+    let told = whole(&small.store()).pop().unwrap();
+    assert_eq!((told.op.as_str(), told.number("count")), (ROWS_DROPPED, Some(dropped)));
+    assert_eq!(verify(&small.store()).dropped.len(), 1);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use super::accept::LOSS_ACCEPTED;
 use super::clock;
+use super::drops::ROWS_DROPPED;
 use super::filter::{self, Filter};
 use super::ledger::Known;
 use super::reader::{Fault, Reader};
@@ -25,7 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const SETTLED_NS: u64 = 60 * 1_000_000_000;
 
 /// Every kind of row that there is.
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     INVOKED_STARTED,
     CALL_STARTED,
     CALL_COMPLETED,
@@ -36,6 +37,7 @@ const KINDS: [&str; 11] = [
     NO_CONNECT,
     INVOKED_COMPLETED,
     CLOCK_STEPPED,
+    ROWS_DROPPED,
     LOSS_ACCEPTED,
 ];
 
@@ -45,6 +47,8 @@ pub fn verify(store: &Path, known: Option<Known>) -> Result<Value, String> {
     let unreadable = |e: std::io::Error| format!("the ledger in {} cannot be read: {e}", store.display());
     let written_now = known.is_some() || recovery::in_use(store);
     let before = written_now.then(|| clock::now_ns().saturating_sub(SETTLED_NS));
+    // What has its row in the broker's memory, or in a row to come that tells of dropped ones, is not missing.
+    let before = before.into_iter().chain(known.and_then(|known| known.waiting_since_ns)).min();
     let signs = recovery::state_of(store).map_or_else(Signs::default, |state| Signs::of(state, before));
     let report = match Reader::open(store) {
         // Who else would ask for it, but somebody who knows that there was one?

@@ -111,6 +111,7 @@ impl Audit {
             kept: Kept::new(if recorded { rows_owed } else { 0 }),
             since: Instant::now(),
             owes_row: recorded,
+            dropped: !recorded,
         };
         Ok((open, appended))
     }
@@ -160,6 +161,8 @@ pub struct OpenCall {
     pub(super) kept: Kept,
     since: Instant,
     owes_row: bool,
+    /// Whether its first row was dropped (`audit.on_failure: continue`): then the one that would close it is, too.
+    dropped: bool,
 }
 
 impl OpenCall {
@@ -191,6 +194,9 @@ impl OpenCall {
         if unused > 0 {
             self.audit.inner.ledger.forgo(unused);
         }
+        if std::mem::take(&mut self.dropped) {
+            self.audit.inner.ledger.drop_too();
+        }
         if !std::mem::take(&mut self.owes_row) {
             return None;
         }
@@ -207,7 +213,7 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        if self.owes_row || self.kept.0.load(Ordering::Relaxed) > 0 {
+        if self.owes_row || self.dropped || self.kept.0.load(Ordering::Relaxed) > 0 {
             self.complete(&CallOutcome::Error { error: "dropped".into() });
         }
     }

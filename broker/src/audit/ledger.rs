@@ -129,14 +129,14 @@ impl Ledger {
             Class::Owed => tail.owed = tail.owed.saturating_sub(1),
             Class::Asks { owes } => {
                 if let Some(reason) = tail.refuses(on_failure, owes, shared.options.queue) {
-                    return tail.turn_away(on_failure, reason);
+                    return tail.turn_away(on_failure, now.wall_ns, reason);
                 }
             }
         }
         let may_refuse = matches!(class, Class::Asks { .. }) && on_failure == OnFailure::Refuse;
         let appended = match shared.place(&mut tail, &prepared, now.wall_ns, may_refuse) {
             Ok(appended) => appended,
-            Err(e) => return tail.turn_away(on_failure, e),
+            Err(e) => return tail.turn_away(on_failure, now.wall_ns, e),
         };
         if let Class::Asks { owes } = class {
             tail.owed += owes;
@@ -148,6 +148,24 @@ impl Ledger {
     pub fn forgo(&self, places: usize) {
         if let Ok(mut tail) = self.shared.lock() {
             tail.owed = tail.owed.saturating_sub(places);
+        }
+    }
+
+    /// Says of the row that was dropped last that it would have begun `run`.
+    pub fn dropped_beginning(&self, run: String) {
+        if let Ok(mut tail) = self.shared.lock()
+            && let Some(untold) = &mut tail.untold
+        {
+            untold.began(run);
+        }
+    }
+
+    /// Counts a row that is not written because the one that it would follow was dropped.
+    pub fn drop_too(&self) {
+        let now_ns = self.now_ns();
+        if let Ok(mut tail) = self.shared.lock() {
+            tail.drop_row(now_ns, "the row that it would follow was dropped");
+            self.shared.work.notify_one();
         }
     }
 
@@ -188,7 +206,7 @@ impl Ledger {
     /// What is in the file by all that the writer has done, whatever has been done to the file.
     pub fn known(&self) -> Option<Known> {
         let tail = self.shared.lock().ok()?;
-        Some(Known { seq: tail.written, chain: tail.written_chain })
+        Some(Known { seq: tail.written, chain: tail.written_chain, waiting_since_ns: tail.waiting_since() })
     }
 
     /// The wall clock that rows are dated by.
@@ -297,6 +315,23 @@ impl Shared {
         }
     }
 
+    /// Tells of the rows that were dropped, once those that waited before them are in the file.
+    pub(super) fn tell_drops(&self, tail: &mut Tail) {
+        if !tail.queue.is_empty() {
+            return;
+        }
+        if let Some(dropped) = tail.untold.take() {
+            tracing::warn!(
+                rows = dropped.count,
+                after_row = tail.seq,
+                "rows were dropped (audit.on_failure: continue): a row of the ledger says how many and when"
+            );
+            let now_ns = self.options.clock.now().wall_ns;
+            // Not refused, so there is no error.
+            let _ = self.place(tail, &Prepared::new(&rows::rows_dropped(&dropped)), now_ns, false);
+        }
+    }
+
     /// It asks for no place in the queue: it is rare, and nobody can do without it.
     fn tell_step(&self, tail: &mut Tail, step: &Step) {
         let (seconds, at_start) = (step.ms() / 1000, step.at_start);
@@ -318,4 +353,6 @@ pub struct Known {
     pub seq: u64,
     /// Its chain.
     pub chain: [u8; 32],
+    /// Rows from this time on wait in memory, and are no more in the file than those that were dropped since.
+    pub waiting_since_ns: Option<u64>,
 }

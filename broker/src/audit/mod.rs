@@ -10,6 +10,7 @@
 //! reserve.rs    room that is kept on the disk
 //! recovery.rs   what a start finds; accept.rs: the operator's way on when a start refuses
 //! frame.rs      frames, segments, HEAD
+//! drops.rs      rows that were dropped because the operator said so
 //! signs.rs      what else in the state tells of rows
 //! reader.rs     the one reader: verify; report.rs: what that finds; filter.rs: show; follow.rs: rows as they come
 //! replay.rs     a run told from its rows
@@ -58,6 +59,7 @@ pub mod answer;
 mod calls;
 pub mod canonical;
 pub mod clock;
+pub mod drops;
 pub mod filter;
 mod follow;
 pub mod frame;

@@ -5,6 +5,7 @@
 //! and it is said. Everything else that is not exactly as the format says is one, and ends the walk: behind a broken
 //! place nothing is worth more than the place.
 
+use super::drops::RowsDropped;
 use super::frame::{self, FrameFault, FrameReader, Next};
 use super::ledger::Known;
 use super::report::{ClockStep, Pairs, Report};
@@ -156,6 +157,7 @@ impl Reader {
                     report
                         .clock_steps
                         .extend(ClockStep::of(&row, (report.rows > 0).then_some(report.last_ts_ns)));
+                    report.dropped.extend(RowsDropped::of(&row));
                     report.rows += 1;
                     report.last_ts_ns = row.ts_ns;
                     report.chain = row.chain;

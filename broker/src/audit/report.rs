@@ -1,6 +1,7 @@
 //! What `verify` finds out of the rows that [`super::reader`] has checked one by one (`[6.5]`): which belong together, which
 //! are open, and where the clock stepped. It reads no bytes.
 
+use super::drops::RowsDropped;
 use super::reader::{Fault, Unfinished};
 use super::row::Row;
 use super::rows::{
@@ -31,6 +32,8 @@ pub struct Report {
     pub open_invocations: Vec<OpenRunEntry>,
     /// Where the wall clock was set forward or back: rows are dated by it, their order is that of their numbers.
     pub clock_steps: Vec<ClockStep>,
+    /// Rows that are missing because the operator said that calls go on without (`audit.on_failure: continue`).
+    pub dropped: Vec<RowsDropped>,
 }
 
 /// A step of the wall clock, as rows tell of it.

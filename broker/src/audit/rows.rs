@@ -5,6 +5,7 @@
 //! bytes, with a note of how much is missing, so that a call costs the ledger about the same whatever it says.
 
 use super::clock::Step;
+use super::drops::{ROWS_DROPPED, RowsDropped};
 use super::row::Draft;
 use crate::call::{Denial, Invocation, Refusal, TraceId};
 use cyberos_proto::ids::TenantId;
@@ -290,6 +291,16 @@ pub(super) fn clock_stepped(step: &Step) -> Draft {
         "from_ts_ns": step.from_ns, "to_ts_ns": step.to_ns, "step_ms": step.ms(), "noticed": noticed,
     });
     draft("", CLOCK_STEPPED, extra)
+}
+
+/// The ledger's own row, of no run.
+pub(super) fn rows_dropped(dropped: &RowsDropped) -> Draft {
+    let RowsDropped { seq: _, count, from_ts_ns, to_ts_ns, policy, why, runs, more_runs } = dropped;
+    let extra = json!({
+        "count": count, "from_ts_ns": from_ts_ns, "to_ts_ns": to_ts_ns, "policy": policy, "why": capped(why),
+        "runs": runs, "more_runs": more_runs,
+    });
+    draft("", ROWS_DROPPED, extra)
 }
 
 pub(super) fn timeout(i: &Invocation, elapsed_ms: u64, last: Option<&(u64, String)>) -> Draft {

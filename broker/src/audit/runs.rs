@@ -52,6 +52,9 @@ impl Audit {
         let draft = rows::invoked_started(invocation, started);
         let appended = self.append(&draft, Class::Asks { owes: OWED_BY_A_RUN })?;
         let recorded = appended != Appended::Dropped;
+        if !recorded {
+            self.inner.ledger.dropped_beginning(invocation.id.to_string());
+        }
         let owed = if recorded { OWED_BY_A_RUN } else { 0 };
         let live = Live { recorded, owed, bytes: 0, unrecorded: Unrecorded::default() };
         relock(&self.inner.live).insert(invocation.id, live);
@@ -106,7 +109,10 @@ impl Audit {
     /// A row that follows a run's first one: in the ledger if that one is, so that no end lacks a beginning.
     fn note(&self, invocation: &Invocation, draft: &Draft) {
         let class = match relock(&self.inner.live).get_mut(&invocation.id) {
-            Some(live) if !live.recorded => return,
+            Some(live) if !live.recorded => {
+                self.inner.ledger.drop_too();
+                return;
+            }
             Some(live) if live.owed > 0 => {
                 live.owed -= 1;
                 Class::Owed

@@ -4,6 +4,7 @@
 //! believes nothing of what it reads, and never writes.
 
 use super::accept::LOSS_ACCEPTED;
+use super::drops::{ROWS_DROPPED, RowsDropped};
 use super::frame;
 use super::row::Row;
 use super::rows::{CALL_COMPLETED, CALL_STARTED, DENIED, DURATION, INVOKED_STARTED, MEMORY_EMIT};
@@ -104,6 +105,17 @@ impl Signs {
             LOSS_ACCEPTED => {
                 self.emitted.retain(|_, e| e.ts_ns > row.ts_ns);
                 self.runs.retain(|_, when| *when > row.ts_ns);
+            }
+            // What happened while the operator preferred calls to rows has none; what did before or after must have one.
+            ROWS_DROPPED => {
+                let Some(dropped) = RowsDropped::of(row) else { return };
+                self.emitted.retain(|_, e| !dropped.covers(e.ts_ns));
+                for run in &dropped.runs {
+                    self.runs.remove(run);
+                }
+                if dropped.more_runs > 0 {
+                    self.runs.retain(|_, when| !dropped.covers(*when));
+                }
             }
             _ => {}
         }

@@ -59,6 +59,7 @@ pub(super) fn run(shared: &Shared) {
                 queued = tail.queue.len(),
                 from,
                 to,
+                dropped = tail.untold.as_ref().map_or(0, |dropped| dropped.count),
                 "the audit ledger ends with rows that could not be written or synced"
             );
             return;
@@ -106,7 +107,9 @@ fn drain(shared: &Shared) -> Option<bool> {
     loop {
         let mut tail = shared.lock().ok()?;
         if tail.queue.is_empty() {
-            return Some(true);
+            shared.tell_drops(&mut tail);
+            // A row that can't be written waits by now.
+            return Some(tail.queue.is_empty());
         }
         if !tail.drain(shared, BATCH) {
             return Some(false);

@@ -3,6 +3,7 @@
 //! kind of row; [`super::ledger`] and [`super::sync`] hold the lock.
 
 use super::clock::{Month, Step, Steps, Time};
+use super::drops::RowsDropped;
 use super::frame::{self, CURRENT};
 use super::ledger::Shared;
 use super::options::{Appended, AuditUnavailable, OnFailure};
@@ -49,6 +50,8 @@ pub(super) struct Tail {
     pub(super) tampered: Option<String>,
     pub(super) errors: u64,
     pub(super) dropped: u64,
+    /// Those of them that no row tells of yet.
+    pub(super) untold: Option<RowsDropped>,
     pub(super) refused: u64,
     pub(super) closing: bool,
 }
@@ -87,6 +90,7 @@ impl Tail {
             tampered: None,
             errors: 0,
             dropped: 0,
+            untold: None,
             refused: 0,
             closing: false,
         };
@@ -101,7 +105,18 @@ impl Tail {
 
     /// Whether everything is in the file, on the disk, and vouched for.
     pub(super) fn idle(&self) -> bool {
-        self.queue.is_empty() && self.written == self.head
+        self.queue.is_empty() && self.written == self.head && self.untold.is_none()
+    }
+
+    /// The time of the oldest row that waits in memory.
+    pub(super) fn waiting_since(&self) -> Option<u64> {
+        self.queue.front().map(|row| row.ts_ns)
+    }
+
+    /// Counts a row that is not kept.
+    pub(super) fn drop_row(&mut self, ts_ns: u64, why: &str) {
+        self.dropped += 1;
+        RowsDropped::add(&mut self.untold, ts_ns, why);
     }
 
     /// Why a row that asks can't be taken now.
@@ -124,10 +139,11 @@ impl Tail {
     pub(super) fn turn_away(
         &mut self,
         on_failure: OnFailure,
+        ts_ns: u64,
         reason: String,
     ) -> Result<Appended, AuditUnavailable> {
         if on_failure == OnFailure::Continue {
-            self.dropped += 1;
+            self.drop_row(ts_ns, &reason);
             return Ok(Appended::Dropped);
         }
         self.refused += 1;

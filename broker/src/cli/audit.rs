@@ -7,6 +7,7 @@ use crate::operator::Ask;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Verify and read the audit ledger
 #[derive(Debug, Subcommand)]
@@ -72,6 +73,9 @@ impl Audit {
                         report["open_calls"].as_array().map_or(0, Vec::len),
                         report["open_invocations"].as_array().map_or(0, Vec::len),
                     );
+                    for dropped in report["dropped"].as_array().into_iter().flatten() {
+                        output::line!("{}", dropped_line(dropped));
+                    }
                     for step in report["clock_steps"].as_array().into_iter().flatten() {
                         let seconds = step["step_ms"].as_i64().unwrap_or(0) / 1000;
                         let way = if seconds < 0 { "back" } else { "forward" };
@@ -88,6 +92,23 @@ impl Audit {
             Audit::AcceptLoss(accept) => accept.run(context),
         }
     }
+}
+
+/// Rows that are missing because the operator said so.
+fn dropped_line(dropped: &Value) -> String {
+    let at = |key: &str| {
+        let ns = dropped[key].as_u64().unwrap_or(0);
+        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(ns)).to_string()
+    };
+    format!(
+        "{} rows were dropped by audit.on_failure: {}, from {} to {} (row {}): {}",
+        output::text(dropped, "count"),
+        output::text(dropped, "policy"),
+        at("from_ts_ns"),
+        at("to_ts_ns"),
+        output::text(dropped, "seq"),
+        output::text(dropped, "why"),
+    )
 }
 
 impl Show {
@@ -146,6 +167,24 @@ mod tests {
         let row = json!({"seq": 1, "time": hostile, "op": hostile, "extra": {hostile: {hostile: [hostile]}}});
         let shown = line(&row);
         assert!(!shown.contains(['\u{1b}', '\u{202e}', '\n']), "{shown:?}");
+    }
+
+    #[test]
+    fn dropped_rows_are_said_with_their_number_their_time_and_the_policy() {
+        let dropped = json!({
+            "seq": 9, "count": 4, "policy": "continue", "from_ts_ns": 1_000_000_000, "to_ts_ns": 62_000_000_000u64,
+            "why": "5 rows wait in memory (cannot write: No space left on device)"
+        });
+        let said = dropped_line(&dropped);
+        for part in [
+            "4 rows",
+            "on_failure: continue",
+            "1970-01-01T00:00:01Z to 1970-01-01T00:01:02Z",
+            "row 9",
+            "No space",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
     }
 
     #[test]

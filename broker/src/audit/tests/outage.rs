@@ -1,6 +1,7 @@
 //! What is kept, given back and said when a row cannot be written.
 
 use super::*;
+use std::io::Write;
 
 #[test]
 fn a_call_that_could_not_be_recorded_is_handed_back_and_what_ran_is_kept() {
@@ -79,4 +80,98 @@ fn a_disk_that_does_not_sync_is_loud_and_keeps_nobody_waiting() {
     assert!(status.failing.unwrap().contains("cannot sync"));
     assert_eq!((status.durable_seq, status.seq), (0, 1));
     mend_disk(&audit, file);
+}
+
+/// Puts what a run printed and what it remembered at `ts_ns` where a state directory has them.
+fn leave_signs(state: &Path, i: &Invocation, ts_ns: u64) {
+    let logs = state.join("logs").join(i.id.to_string());
+    fs::create_dir_all(&logs).unwrap();
+    let out = File::create(logs.join("stdout")).unwrap();
+    (&out).write_all(b"printed").unwrap();
+    out.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_nanos(ts_ns)).unwrap();
+    let notes = state.join("tenants").join(i.tenant.to_string()).join("memories/notes");
+    fs::create_dir_all(&notes).unwrap();
+    let meta = json!({"skill_id": i.skill_id, "trace_id": i.id.to_string(), "ts": ts_ns});
+    fs::write(notes.join(format!("{}.md", i.id)), format!("---\n{meta}\n---\nbody")).unwrap();
+}
+
+#[test]
+fn rows_that_were_dropped_by_policy_are_told_of_and_are_not_taken_for_a_cut() {
+    let state = tempfile::tempdir().unwrap();
+    let store = state.path().join("store");
+    let ledger = LedgerOptions { queue: 6, on_failure: OnFailure::Continue, ..LedgerOptions::default() };
+    let audit = Audit::open(&store, AuditOptions { ledger, ..AuditOptions::default() }).unwrap();
+    let work = |n: u8| {
+        let i = invocation(n);
+        run(async {
+            audit.invoked_started(&i, &started()).await.unwrap();
+            let open = audit.begin_now(&i, &call(1, "MemoryEmit")).unwrap();
+            leave_signs(state.path(), &i, audit.now_ns());
+            open.completed(success()).await;
+            audit.invoked_completed(&i, &ended(Outcome::Success));
+        });
+    };
+    let file = break_disk(&audit, "/dev/full");
+    let from = audit.now_ns();
+    // The queue takes what it can, so the rows of the next two are dropped.
+    while audit.status().ledger.dropped == 0 {
+        run(audit.refused(&invocation(1), &asked(1, "Read"), &denial())).unwrap();
+    }
+    work(2);
+    work(3);
+    let to = audit.now_ns();
+    let dropped = audit.status().ledger.dropped;
+    assert_eq!(dropped, 1 + 2 * 4, "begun, called, completed, ended, of two runs");
+    let beside = answer::verify(&store, audit.known()).unwrap();
+    assert_eq!(beside["ok"], true, "while the disk is bad nothing is missing: {beside}");
+    mend_disk(&audit, file);
+    audit.close().unwrap();
+
+    let said = answer::verify(&store, None).unwrap();
+    assert_eq!(said["ok"], true, "{said}");
+    let told = &said["dropped"][0];
+    assert_eq!(
+        (told["count"].as_u64(), told["policy"].as_str()),
+        (Some(dropped), Some("continue")),
+        "{said}"
+    );
+    let (first, last) = (told["from_ts_ns"].as_u64().unwrap(), told["to_ts_ns"].as_u64().unwrap());
+    assert!(from <= first && first <= last && last <= to, "{from} {first} {last} {to}");
+    assert!(told["why"].as_str().unwrap().contains("No space left"), "{told}");
+    let runs: Vec<&str> = told["runs"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(runs, [2, 3].map(|n| invocation(n).id.to_string()));
+
+    // What is older or newer must have its row, and so must a run that was not among them.
+    for (n, ts_ns) in [(4, first - 1), (5, last + 1), (6, first)] {
+        let i = invocation(n);
+        leave_signs(state.path(), &i, ts_ns);
+        let said = answer::verify(&store, None).unwrap();
+        assert!(said["what"].as_str().unwrap().contains("rows are missing at the end"), "{n}: {said}");
+        fs::remove_dir_all(state.path().join("logs").join(i.id.to_string())).unwrap();
+        let found = answer::verify(&store, None).unwrap();
+        assert_eq!(found["ok"], n == 6, "its memory alone, {n}: {found}");
+        fs::remove_file(memory_of(state.path(), &i)).unwrap();
+    }
+    // And so is the cut that takes the row away which tells of them.
+    let rows = rows_of(&store).len() as u64;
+    let mut end = 0;
+    let mut frames = frame::FrameReader::new(File::open(current(&store)).unwrap(), 0).unwrap();
+    while let frame::Next::Frame(frame) = frames.next_frame().unwrap() {
+        if frame.seq < rows {
+            end = frames.offset();
+        }
+    }
+    File::options().write(true).open(current(&store)).unwrap().set_len(end).unwrap();
+    fs::write(store.join("HEAD"), (rows - 1).to_le_bytes()).unwrap();
+    let said = answer::verify(&store, None).unwrap();
+    assert!(said["what"].as_str().unwrap().contains("2 runs have printed"), "{said}");
+}
+
+fn memory_of(state: &Path, i: &Invocation) -> std::path::PathBuf {
+    let memories = state.join("tenants").join(i.tenant.to_string()).join("memories");
+    memories.join("notes").join(format!("{}.md", i.id))
+}
+
+fn current(store: &Path) -> std::path::PathBuf {
+    store.join("audit").join(frame::CURRENT)
 }
