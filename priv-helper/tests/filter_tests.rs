@@ -265,6 +265,32 @@ fn modes_with_set_id_bits_families_and_namespaces_are_refused_whatever_stands_ab
     }
 }
 
+/// Where an idmapped mount has no such id, the kernel would say EOVERFLOW, which programs that copy take for a failure.
+#[test]
+fn to_give_a_file_to_somebody_else_is_not_permitted_as_to_anybody_without_privilege() {
+    for stack in sandboxes() {
+        let calls = [("fchown", 1), ("fchownat", 2), ("chown", 1), ("lchown", 1)];
+        for (call, uid) in
+            calls.into_iter().filter(|(call, _)| stack.arch.numbers.iter().any(|(name, _)| name == call))
+        {
+            let own = 1_900_000_001u32;
+            let ask = |owner: u32, group: u32| {
+                let mut args = [0; 6];
+                (args[uid], args[uid + 1]) = (u64::from(owner), u64::from(group));
+                stack.ask(call, args)
+            };
+            for id in [0, 1000, 65_534, 65_535] {
+                for (owner, group) in [(id, id), (id, u32::MAX), (u32::MAX, id), (own, id), (id, own)] {
+                    assert_eq!(ask(owner, group), errno(1), "{}: {call} to {owner}:{group}", stack.name);
+                }
+            }
+            for (owner, group) in [(own, own), (u32::MAX, u32::MAX), (65_536, u32::MAX), (own, u32::MAX)] {
+                assert_eq!(ask(owner, group), ALLOW, "{}: {call} to {owner}:{group}", stack.name);
+            }
+        }
+    }
+}
+
 /// Who is asked has less than the sandbox: it reads, and sets modes that have no such bit.
 #[test]
 fn who_is_asked_about_modes_can_store_no_set_id_bit_and_write_nothing() {

@@ -39,6 +39,28 @@ fn a_granted_repository_can_be_read_and_written_only_with_write() {
     assert!(!repo.join("c").exists() && !bash.dir.join("c").exists());
 }
 
+#[test]
+fn what_belongs_to_root_can_be_copied_into_a_granted_directory_with_its_modes() {
+    let bash = Bash::new();
+    let dir = bash.directory("copies");
+    let said = bash.run(
+        "writer",
+        &format!("cd {} && cp -p /etc/passwd . && cp -a /usr/bin/env . && chown 0:0 passwd", dir.display()),
+    );
+    let stderr = said["stderr"].as_str().unwrap();
+    assert!(
+        stderr.lines().count() == 1 && stderr.contains("Operation not permitted"),
+        "chown alone fails: {said}"
+    );
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+    for (name, of) in [("passwd", "/etc/passwd"), ("env", "/usr/bin/env")] {
+        let copied = std::fs::metadata(dir.join(name)).unwrap();
+        assert_eq!((copied.uid(), copied.gid()), bash.broker(), "{name}");
+        // The sandbox's passwd is its own; a mode of 700 is what an interrupted copy leaves.
+        assert_eq!(mode(&dir.join(name)), if name == "env" { mode(Path::new(of)) } else { 0o444 }, "{name}");
+    }
+}
+
 /// Whichever git it is: one in /usr/local would read no /etc/gitconfig of itself.
 #[test]
 fn a_granted_repository_of_another_user_can_be_read_by_every_git() {
