@@ -5,12 +5,12 @@
 //! session.rs     accepts, counts connections, deadline and end
 //! connection.rs  one connection: reads, works on up to eight requests, writes
 //! frame.rs       bytes ↔ frames
-//! framing.rs     what is no frame, by how it begins
+//! foreign.rs     what is no frame, by how it begins
 //! ```
 
 mod connection;
+mod foreign;
 mod frame;
-mod framing;
 
 pub use crate::dispatch::Serving;
 pub use crate::grants::Totals;

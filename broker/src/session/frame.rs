@@ -1,7 +1,7 @@
 //! Frames on one connection (`[3.1]`): bytes in, bodies out, and answers queued until the peer takes them. It knows no
 //! JSON. What a peer declares costs nothing; only bytes that have arrived take memory.
 
-use super::framing::{Beginning, Framing, beginning};
+use super::foreign::{Beginning, Framing, beginning};
 use crate::memory_budget::Held;
 use crate::rpc::MAX_REQUEST;
 use std::collections::VecDeque;
