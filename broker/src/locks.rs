@@ -78,14 +78,14 @@ static LOOKING: OnceLock<Looking> = OnceLock::new();
 /// Ends when the processes of `uid`, a sandbox's own, hold more than [`MOST`] record locks; how many were seen.
 pub(crate) async fn too_many(uid: u32) -> usize {
     let (_asked, mut found) = subscribe(uid);
-    loop {
-        if found.changed().await.is_err() {
-            return std::future::pending().await;
-        }
+    // Not what was found before: the uid was another sandbox's then.
+    while found.changed().await.is_ok() {
         if let Some(locks) = found.borrow_and_update().get(&uid) {
             return *locks;
         }
     }
+    // Its sender is the static's, which nobody drops.
+    std::future::pending().await
 }
 
 /// What an end for too many locks is called.

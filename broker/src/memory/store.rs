@@ -144,14 +144,6 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// Whether it is a refusal of class `quota_exceeded` rather than a failure of the tool.
-    pub fn is_quota(&self) -> bool {
-        matches!(
-            self,
-            MemoryError::TenantFull { .. } | MemoryError::InvocationFull { .. } | MemoryError::DiskFull(_)
-        )
-    }
-
     pub(super) fn io(doing: &'static str, path: &str, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         match error.raw_os_error().map(Errno::from_raw) {
