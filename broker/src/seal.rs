@@ -108,7 +108,9 @@ pub struct Sealer {
     path: PathBuf,
     mount: PathBuf,
     caps: Caps,
-    /// What copies are written to, and the state's file system.
+    /// What copies are written to.
+    disk: Space,
+    /// That, and the state's file system.
     space: Space,
     kept: Mutex<Kept>,
 }
@@ -165,8 +167,9 @@ impl Sealer {
         }
         let errno = |e: std::io::Error| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         let space = state.and(sealed).map_err(|e| os("look at", sealed)(errno(e)))?;
+        let disk = Space::open(sealed).map_err(|e| os("look at", sealed)(errno(e)))?;
         let (path, mount) = (sealed.to_owned(), mount.to_owned());
-        Ok(Sealer { dir, path, mount, caps, space, kept: Mutex::default() })
+        Ok(Sealer { dir, path, mount, caps, disk, space, kept: Mutex::default() })
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -212,7 +215,7 @@ impl Sealer {
     }
 
     fn seal_tree(&self, skill: &SkillName, source: OwnedFd) -> Result<Arc<Sealed>, SealError> {
-        walk::enough_space(&self.space, skill.as_str(), 0)?;
+        walk::enough(self.space.lacks(0, 1), skill.as_str())?;
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).map_err(|_| os("draw randomness for", &self.path)(Errno::EIO))?;
         let temporary = CString::new(format!(".tmp-{:016x}", u64::from_ne_bytes(random))).unwrap_or_default();
@@ -223,12 +226,17 @@ impl Sealer {
             // Nothing half-done stays behind; what cannot be removed now goes at the next start.
             let _ = remove_tree(self.dir.as_fd(), &temporary);
         }
-        made.map_err(|e| match e {
+        made.map_err(|e| self.named_disk(skill, e))
+    }
+
+    /// The error, with the disk that has refused a write, and no other.
+    fn named_disk(&self, skill: &SkillName, e: SealError) -> SealError {
+        match e {
             SealError::Os { errno: Errno::ENOSPC | Errno::EDQUOT, .. } => {
-                SealError::DiskFull { skill: skill.to_string(), short: self.space.full() }
+                SealError::DiskFull { skill: skill.to_string(), short: self.disk.full() }
             }
             e => e,
-        })
+        }
     }
 
     fn copy_into(
@@ -241,7 +249,7 @@ impl Sealer {
         let mut walk = Walk {
             skill: skill.as_str(),
             caps: self.caps,
-            space: Some(&self.space),
+            space: Some(self.space.budget()),
             bytes: 0,
             entries: Vec::new(),
         };

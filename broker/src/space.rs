@@ -4,7 +4,7 @@
 use cyberos_proto::mounts::mounts;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{Statvfs, fstatvfs};
 use std::fmt;
 use std::io;
@@ -19,6 +19,8 @@ pub const KEPT_FREE: u64 = 5;
 /// The longest time between two looks at a file system that is being written to, and the shortest.
 const LOOK: Duration = Duration::from_millis(250);
 const SHORTEST_LOOK: Duration = Duration::from_millis(5);
+/// What may be written between two looks, in bytes and in files, by who writes a lot of small things.
+const AHEAD: (u64, u64) = (4 << 20, 64);
 /// No disk is thought to be filled faster, in bytes a second.
 const FASTEST: u64 = 8 << 30;
 
@@ -115,10 +117,16 @@ impl Space {
         Ok(Space(vec![Arc::new(held(dir)?)]))
     }
 
-    /// That of `dir` too.
+    /// That of `dir` too, if it is another one.
     pub fn and(&self, dir: &Path) -> io::Result<Self> {
-        let mut all = self.0.clone();
-        all.push(Arc::new(held(dir)?));
+        let (mut all, more) = (self.0.clone(), held(dir)?);
+        let one = one(&more)?;
+        for fd in &all {
+            if self::one(fd)? == one {
+                return Ok(self.clone());
+            }
+        }
+        all.push(Arc::new(more));
         Ok(Space(all))
     }
 
@@ -132,7 +140,7 @@ impl Space {
         Ok(None)
     }
 
-    /// The one that has just refused a write for want of space, whatever its numbers say.
+    /// The first of them, which has just refused a write for want of space, whatever its numbers say.
     pub fn full(&self) -> Short {
         let now = || {
             let fs = fstatvfs(self.0.first()?.as_fd()).ok()?;
@@ -143,6 +151,11 @@ impl Space {
         let (free, needed) = now().unwrap_or_default();
         let mount = self.0.first().map(|fd| mount_point(fd)).unwrap_or_default();
         Short { mount, free, needed, files: false }
+    }
+
+    /// For who writes many things one after the other.
+    pub fn budget(&self) -> Budget<'_> {
+        Budget { space: self, bytes: 0, files: 0 }
     }
 
     /// When these file systems, and those of `others`, are to be looked at again, or which is nearly full now. May wait
@@ -158,6 +171,36 @@ impl Space {
         }
         Ok(Ok(soonest))
     }
+}
+
+/// What has been found free and is not used up yet, so that not every small file costs a look at each disk.
+#[derive(Debug)]
+pub struct Budget<'a> {
+    space: &'a Space,
+    bytes: u64,
+    files: u64,
+}
+
+impl Budget<'_> {
+    /// [`Space::lacks`] for one file of `bytes`; a disk that others fill meanwhile is noticed 64 files or 4 MiB later.
+    pub fn lacks(&mut self, bytes: u64) -> io::Result<Option<Short>> {
+        if bytes > self.bytes || self.files == 0 {
+            let (more, files) = AHEAD;
+            if self.space.lacks(bytes.saturating_add(more), 1 + files)?.is_some() {
+                // So little is left that each is looked at by itself.
+                (self.bytes, self.files) = (0, 0);
+                return self.space.lacks(bytes, 1);
+            }
+            (self.bytes, self.files) = (bytes.saturating_add(more), 1 + files);
+        }
+        (self.bytes, self.files) = (self.bytes - bytes, self.files - 1);
+        Ok(None)
+    }
+}
+
+/// What tells file systems apart; a quota on a directory has numbers of its own on one device.
+fn one(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
+    Ok((fstat(fd)?.st_dev, fstatvfs(fd)?.blocks()))
 }
 
 fn held(dir: &Path) -> Result<OwnedFd, Errno> {
@@ -177,18 +220,47 @@ mod tests {
         assert!(lacking(u64::MAX, u64::MAX, u64::MAX).is_some());
     }
 
+    fn mount(dir: &Path, options: &str) {
+        let tmpfs = Some("tmpfs");
+        nix::mount::mount(tmpfs, dir, tmpfs, nix::mount::MsFlags::empty(), Some(options))
+            .expect("this test needs root, to mount a small file system");
+    }
+
+    #[test]
+    fn many_small_files_cost_few_looks_and_a_disk_that_fills_up_is_noticed_soon() {
+        let dir = tempfile::tempdir().unwrap();
+        mount(dir.path(), "size=32m");
+        let space = Space::open(dir.path()).unwrap();
+        let mut budget = space.budget();
+        assert_eq!(budget.lacks(1 << 10).unwrap(), None);
+        // By others. The next few go on by what was found, and no more than a few.
+        std::fs::write(dir.path().join("filler"), vec![7; 31 << 20]).unwrap();
+        let refused = (1..200).find(|_| budget.lacks(1 << 10).unwrap().is_some());
+        assert_eq!(space.budget().lacks(40 << 20).unwrap().map(|short| short.files), Some(false));
+        std::fs::remove_file(dir.path().join("filler")).unwrap();
+        assert_eq!(budget.lacks(8 << 20).unwrap(), None, "and that there is room again");
+        drop(space);
+        nix::mount::umount2(dir.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+        assert_eq!(refused, Some(AHEAD.1 + 1));
+    }
+
+    #[test]
+    fn one_file_system_is_looked_at_once_and_another_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, other) = (dir.path().join("inside"), dir.path().join("other"));
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        mount(&other, "size=1m");
+        let space = Space::open(dir.path()).unwrap();
+        let counts = [&inside, &other].map(|dir| space.and(dir).unwrap().0.len());
+        nix::mount::umount2(&other, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        assert_eq!(counts, [1, 2]);
+    }
+
     #[test]
     fn what_is_short_names_its_mount_point_what_is_free_and_what_is_needed() {
         let dir = tempfile::tempdir().unwrap();
-        let tmpfs = Some("tmpfs");
-        nix::mount::mount(
-            tmpfs,
-            dir.path(),
-            tmpfs,
-            nix::mount::MsFlags::empty(),
-            Some("size=1m,nr_inodes=40"),
-        )
-        .expect("this test needs root, to mount a small file system");
+        mount(dir.path(), "size=1m,nr_inodes=40");
         let inside = dir.path().join("a b");
         std::fs::create_dir(&inside).unwrap();
         let space = Space::open(&inside).unwrap();

@@ -199,3 +199,20 @@ fn no_copy_is_made_on_a_disk_that_is_nearly_full_and_the_disk_is_named() {
     drop((bench, first, space));
     nix::mount::umount2(dir.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
 }
+
+#[test]
+fn a_write_that_is_refused_for_want_of_space_names_the_disk_of_the_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let tmpfs = Some("tmpfs");
+    let sealed = dir.path().join("sealed");
+    std::fs::create_dir(&sealed).unwrap();
+    nix::mount::mount(tmpfs, &sealed, tmpfs, nix::mount::MsFlags::empty(), Some("size=1m"))
+        .expect("this test needs root, to mount a small file system");
+    let state = Space::open(dir.path()).unwrap();
+    let sealer = Sealer::open(&sealed, dir.path(), Caps::default(), &state).unwrap();
+    let refused = os("copy", "main")(Errno::ENOSPC);
+    let said = sealer.named_disk(&SkillName::new("demo").unwrap(), refused).to_string();
+    drop(sealer);
+    nix::mount::umount2(&sealed, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    assert!(said.contains(&format!("the disk at {} is nearly full", sealed.display())), "{said}");
+}

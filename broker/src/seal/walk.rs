@@ -1,7 +1,7 @@
 //! One walk of a skill's tree into a copy, or only to digest it: what is taken, what is refused, and what it counts.
 
 use super::{Caps, SealError, beneath, names, open_directory, os};
-use crate::space::Space;
+use crate::space::{Budget, Short};
 use cyberos_proto::tree::{self, Entry, Kind};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, ResolveFlag, openat, openat2, readlinkat};
@@ -26,7 +26,7 @@ pub(super) struct Walk<'a> {
     pub(super) skill: &'a str,
     pub(super) caps: Caps,
     /// What the copy may take of the disk; none where nothing is copied.
-    pub(super) space: Option<&'a Space>,
+    pub(super) space: Option<Budget<'a>>,
     pub(super) bytes: u64,
     pub(super) entries: Vec<Entry>,
 }
@@ -58,7 +58,10 @@ impl Walk<'_> {
                 format!("the skill has more than {} entries (seal.max_entries)", self.caps.max_entries),
             ));
         }
-        self.space.map_or(Ok(()), |space| enough_space(space, self.skill, size))
+        match &mut self.space {
+            Some(budget) => enough(budget.lacks(size), self.skill),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn directory(
@@ -229,9 +232,9 @@ impl Walk<'_> {
     }
 }
 
-/// Whether one entry more of `size` bytes leaves enough free.
-pub(super) fn enough_space(space: &Space, skill: &str, size: u64) -> Result<(), SealError> {
-    match space.lacks(size, 1) {
+/// Whether enough stays free, by what was found lacking.
+pub(super) fn enough(lacks: std::io::Result<Option<Short>>, skill: &str) -> Result<(), SealError> {
+    match lacks {
         Ok(None) => Ok(()),
         Ok(Some(short)) => Err(SealError::DiskFull { skill: skill.to_string(), short }),
         Err(e) => Err(os("measure the disk for", skill)(errno_of(&e))),
