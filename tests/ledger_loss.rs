@@ -86,11 +86,43 @@ fn a_cut_end_beside_a_running_broker_is_found() {
     let said = up.cyberos(&["audit", "verify"]);
     assert!(said.exit == 3 && said.stdout.contains("BROKEN at seq"), "{said}");
     assert!(said.stdout.contains("the running broker has written rows up to"), "{said}");
-    // And by the broker itself, as soon as it writes again.
-    assert_eq!(up.run("writer", &[]).exit, 0);
+    // And by the broker itself.
+    says_what_it_knows(up, "was cut");
+}
+
+/// A broker whose ledger somebody has changed: whoever asks is told `what`, nothing begins that could not be recorded, and
+/// its end says where things stand.
+fn says_what_it_knows(mut up: Up, what: &str) {
+    let refused = up.run("writer", &[]);
+    assert!(refused.exit == 125 && refused.stderr.contains("nothing runs unrecorded"), "{refused}");
+    assert!(refused.stderr.contains(what), "{refused}");
     let status = up.cyberos(&["--json", "status"]);
-    assert!(status.stdout.contains("was cut"), "{status}");
-    assert_eq!(up.cyberos(&["audit", "verify"]).exit, 3);
+    let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+    assert!(status["audit"]["tampered"].as_str().is_some_and(|said| said.contains(what)), "{status}");
+    let doctor = up.cyberos(&["--json", "doctor"]);
+    let said: serde_json::Value = serde_json::from_str(&doctor.stdout).unwrap();
+    let ledger = said["checks"].as_array().unwrap().iter().find(|check| check["check"] == "audit ledger");
+    let found = ledger.unwrap_or_else(|| panic!("{doctor}"));
+    assert!(doctor.exit == 1 && found["state"] == "missing", "{doctor}");
+    assert!(found["found"].as_str().unwrap().contains(what), "{doctor}");
+    up.stop();
+    let log = up.log();
+    let end = log
+        .lines()
+        .find(|line| line.contains("somebody else changed the audit ledger while this broker wrote it"));
+    let end = end.unwrap_or_else(|| panic!("{log}"));
+    assert!(end.contains(what) && end.contains("cyberos audit accept-loss --store"), "{end}");
+    assert!(!log.contains("0 rows could not be written"), "{log}");
+}
+
+#[test]
+fn a_store_that_is_removed_beside_the_broker_is_said_and_nothing_runs_unrecorded() {
+    let up = up();
+    assert_eq!(up.run("writer", &[]).exit, 0);
+    assert!(up.cyberos(&["--json", "status"]).stdout.contains("\"tampered\":null"));
+    let store = broker_store(&up);
+    fs::rename(&store, up.dir().join("taken away")).unwrap();
+    says_what_it_knows(up, "was removed");
 }
 
 #[test]

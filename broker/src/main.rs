@@ -168,6 +168,6 @@ async fn serve(settings: Settings) -> Result<()> {
     if tokio::time::timeout(STOP_LIMIT, all).await.is_err() {
         tracing::warn!("some runs did not end in time; the helper ends them");
     }
-    broker.audit.close().context("the ledger could not be closed")?;
+    broker.audit.close()?;
     Ok(())
 }

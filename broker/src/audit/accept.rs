@@ -137,8 +137,9 @@ pub fn accept_loss(store: &Path, seen: &Damage, by: &str) -> Result<Loss, NotAcc
         content_sha256: String::new(),
         extra,
     };
-    let written = ledger.append(&draft, Class::Asks { owes: 0 }).and_then(|_| ledger.close());
-    written.map_err(|e| io_error("record the loss in", store)(io::Error::other(e)))?;
+    let unrecorded = |e: String| io_error("record the loss in", store)(io::Error::other(e));
+    ledger.append(&draft, Class::Asks { owes: 0 }).map_err(|e| unrecorded(e.to_string()))?;
+    ledger.close().map_err(|e| unrecorded(e.to_string()))?;
     Ok(Loss { kept_in, recorded: ledger.status().seq, damage })
 }
 

@@ -18,7 +18,9 @@
 
 use super::clock::{Step, Time};
 use super::frame::{self, Frame, MAX_PAYLOAD};
-use super::options::{Appended, AuditUnavailable, Class, Durability, LedgerOptions, LedgerStatus, OnFailure};
+use super::options::{
+    Appended, AuditUnavailable, Class, Durability, LedgerOptions, LedgerStatus, NotClosed, OnFailure,
+};
 use super::recovery::{self, End, LedgerError, Recovery};
 use super::row::{Draft, Prepared, Row};
 use super::rows;
@@ -188,7 +190,10 @@ impl Ledger {
     /// How it is doing.
     pub fn status(&self) -> LedgerStatus {
         let durable_seq = self.shared.durable.borrow().seq;
-        match self.shared.lock() {
+        match self.shared.lock().map(|mut tail| {
+            tail.look_at_place(&self.shared.store);
+            tail
+        }) {
             Ok(tail) => LedgerStatus {
                 seq: tail.seq,
                 durable_seq,
@@ -198,8 +203,17 @@ impl Ledger {
                 reserved: tail.reserve.until.saturating_sub(tail.end),
                 errors: tail.errors,
                 failing: tail.failing(),
+                tampered: tail.tampered.clone(),
             },
             Err(e) => LedgerStatus { durable_seq, failing: Some(e.reason), ..LedgerStatus::default() },
+        }
+    }
+
+    /// Looks now whether the file that is written is still there and as long as it was, and not only once it has been
+    /// written to.
+    pub fn look_at_place(&self) {
+        if let Ok(mut tail) = self.shared.lock() {
+            tail.look_at_place(&self.shared.store);
         }
     }
 
@@ -219,11 +233,12 @@ impl Ledger {
         &self.shared.store
     }
 
-    /// Writes what waits, makes all durable, replaces HEAD, and takes no more rows. The error says how many rows could
-    /// not be written; they are lost then, and the log names them.
-    pub fn close(&self) -> Result<(), AuditUnavailable> {
+    /// Writes what waits, makes all durable, replaces HEAD, and takes no more rows. The error says what is not as it
+    /// should be then.
+    pub fn close(&self) -> Result<(), NotClosed> {
+        let interrupted = |_: AuditUnavailable| NotClosed::Interrupted;
         let thread = {
-            let mut tail = self.shared.lock()?;
+            let mut tail = self.shared.lock().map_err(interrupted)?;
             tail.closing = true;
             self.shared.work.notify_all();
             self.shared.stop.notify_all();
@@ -236,18 +251,21 @@ impl Ledger {
         if let Some(thread) = thread
             && thread.join().is_err()
         {
-            return Err(AuditUnavailable { reason: "its background thread has panicked".into() });
+            return Err(NotClosed::Interrupted);
         }
         // Said, not left to the descriptor's end: a process that is just being forked holds a copy of it.
         let _ = self.shared.lock_file.unlock();
-        let tail = self.shared.lock()?;
-        match (tail.queue.len(), tail.write_failure.as_ref().or(tail.sync_failure.as_ref())) {
-            (0, None) => Ok(()),
-            (lost, why) => {
-                let why = why.map_or("", String::as_str);
-                Err(AuditUnavailable {
-                    reason: format!("{lost} rows could not be written before the end ({why})"),
-                })
+        let mut tail = self.shared.lock().map_err(interrupted)?;
+        tail.look_at_place(&self.shared.store);
+        let (written, durable) = (tail.written, tail.head);
+        if let Some(what) = tail.tampered.clone() {
+            return Err(NotClosed::Changed { what, written, store: self.shared.store.clone() });
+        }
+        match (tail.queue.is_empty(), tail.failing()) {
+            (true, None) => Ok(()),
+            (true, Some(why)) => Err(NotClosed::NotDurable { written, durable, why }),
+            (false, why) => {
+                Err(NotClosed::Lost { from: written + 1, to: tail.seq, why: why.unwrap_or_default() })
             }
         }
     }

@@ -83,7 +83,7 @@ pub use calls::{OpenCall, Started};
 pub use canonical::HashKey;
 pub use filter::Filter;
 pub use follow::Follow;
-pub use options::{AuditUnavailable, Durability, LedgerOptions, LedgerStatus, OnFailure};
+pub use options::{AuditUnavailable, Durability, LedgerOptions, LedgerStatus, NotClosed, OnFailure};
 pub use reader::Reader;
 pub use recovery::{Cut, LedgerError, Recovery};
 pub use row::Row;
@@ -230,7 +230,7 @@ impl Audit {
     }
 
     /// Flushes all, replaces HEAD, takes no more rows.
-    pub fn close(&self) -> Result<(), AuditUnavailable> {
+    pub fn close(&self) -> Result<(), NotClosed> {
         self.inner.ledger.close()
     }
 

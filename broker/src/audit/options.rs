@@ -3,6 +3,7 @@
 
 use super::clock::Clock;
 use serde::Deserialize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// When a row counts as recorded.
@@ -67,6 +68,51 @@ pub struct AuditUnavailable {
     pub reason: String,
 }
 
+/// What is wrong with a ledger when it has been closed. Nothing more comes of it, so each says where things stand.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotClosed {
+    /// Somebody else had their hands in it.
+    #[error(
+        "somebody else changed the audit ledger while this broker wrote it: {what}. The broker has written rows up to {written};          what of them is left, `cyberos audit verify --store {store}` says. Keep that folder for whoever investigates, then restore          it, or accept the loss as root: `cyberos audit accept-loss --store {store}`",
+        store = store.display()
+    )]
+    Changed {
+        /// What was done.
+        what: String,
+        /// Seq of the last row that the broker wrote.
+        written: u64,
+        /// STATE/store.
+        store: PathBuf,
+    },
+    /// The disk did not come back in time.
+    #[error(
+        "the audit ledger ends without rows {from} to {to}, which could not be written and are lost: {why}"
+    )]
+    Lost {
+        /// First lost seq.
+        from: u64,
+        /// Last lost seq.
+        to: u64,
+        /// What failed.
+        why: String,
+    },
+    /// All is written, but not all is known to be on the disk.
+    #[error(
+        "the audit ledger is written up to row {written}, but rows after {durable} may not have reached the disk: {why}"
+    )]
+    NotDurable {
+        /// Seq of the last row in the file.
+        written: u64,
+        /// Seq of the last row that HEAD vouches for.
+        durable: u64,
+        /// What failed.
+        why: String,
+    },
+    /// A thread of the writer's has panicked.
+    #[error("the audit ledger's writer was interrupted; a start looks at what is there")]
+    Interrupted,
+}
+
 /// Whether a row may be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -123,4 +169,6 @@ pub struct LedgerStatus {
     pub errors: u64,
     /// What is wrong now.
     pub failing: Option<String>,
+    /// What somebody else has done to the file that is written; it stays until a restart.
+    pub tampered: Option<String>,
 }

@@ -49,6 +49,8 @@ impl Audit {
         invocation: &Invocation,
         started: &InvokedStarted<'_>,
     ) -> Result<(), AuditUnavailable> {
+        // Before the first row of many, and not after it.
+        self.inner.ledger.look_at_place();
         let draft = rows::invoked_started(invocation, started);
         let appended = self.append(&draft, Class::Asks { owes: OWED_BY_A_RUN })?;
         let recorded = appended != Appended::Dropped;

@@ -124,10 +124,10 @@ impl Tail {
         let failing = self.failing();
         let why = failing.as_deref().unwrap_or("rows are written too slowly");
         match on_failure {
+            // What is written now is not kept: the file has lost its name, or what was before it.
+            OnFailure::Queue | OnFailure::Refuse if self.tampered.is_some() => self.tampered.clone(),
             // Without waiting rows the write itself is the question: see `append`.
-            OnFailure::Refuse
-                if !self.queue.is_empty() || self.sync_failure.is_some() || self.tampered.is_some() =>
-            {
+            OnFailure::Refuse if !self.queue.is_empty() || self.sync_failure.is_some() => {
                 Some(why.to_owned())
             }
             _ if self.queue.is_empty() => None,
@@ -211,7 +211,8 @@ impl Tail {
         reason
     }
 
-    /// Somebody else has changed the file that is written. Rows still go into it: what is in it then is for `verify`.
+    /// Somebody else has changed the file that is written. Rows that are owed still go into it: what is in it then is for
+    /// `verify`.
     pub(super) fn tampered(&mut self, what: String) {
         if self.tampered.is_none() {
             tracing::error!(
@@ -226,7 +227,7 @@ impl Tail {
     /// Looks whether the file that is written still has its name.
     pub(super) fn look_at_place(&mut self, store: &Path) {
         let path = store.join("audit").join(CURRENT);
-        let Ok(held) = self.file.metadata() else { return };
+        let Some(held) = self.file.metadata().ok().filter(fs::Metadata::is_file) else { return };
         match path.symlink_metadata() {
             Ok(named) if (named.dev(), named.ino()) != (held.dev(), held.ino()) => {
                 self.tampered(format!("{} is another file than the one that is written", path.display()));

@@ -180,6 +180,7 @@ impl Doctor {
                     "broker",
                     format!("version {version} answers at {}", socket.display()),
                 ));
+                findings.extend(audit(&status["audit"]));
                 if status["skillfs"]["mounted"] != Value::Bool(true) {
                     findings.push(Finding::missing(
                         "skillfs",
@@ -193,6 +194,27 @@ impl Doctor {
         }
         subject
     }
+}
+
+/// What is wrong with the audit ledger by the broker's word; none if nothing is.
+fn audit(status: &Value) -> Option<Finding> {
+    const CHECK: &str = "audit ledger";
+    if let Some(what) = status["tampered"].as_str() {
+        return Some(Finding::missing(
+            CHECK,
+            what,
+            "rows can no longer be kept, so no run starts and no call is answered (unless audit.on_failure is continue)",
+            "stop the broker and keep its store for whoever investigates; 'cyberos audit verify' says what is gone; restore it, \
+             or accept the loss with 'cyberos audit accept-loss'",
+        ));
+    }
+    let what = status["failing"].as_str()?;
+    Some(Finding::weak(
+        CHECK,
+        what,
+        "rows wait in the broker's memory; when that is full, or at once, audit.on_failure decides about calls",
+        "make room on that disk, or mend it",
+    ))
 }
 
 /// What the file grants of `[4.6]`'s two forms name, in the order in which they are tried. Bash gets nothing of others.

@@ -175,3 +175,47 @@ fn memory_of(state: &Path, i: &Invocation) -> std::path::PathBuf {
 fn current(store: &Path) -> std::path::PathBuf {
     store.join("audit").join(frame::CURRENT)
 }
+
+#[test]
+fn a_ledger_that_was_removed_takes_no_row_that_may_be_refused_unless_calls_go_before_rows() {
+    for (on_failure, taken) in
+        [(OnFailure::Queue, false), (OnFailure::Refuse, false), (OnFailure::Continue, true)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = LedgerOptions { on_failure, ..LedgerOptions::default() };
+        let audit = Audit::open(dir.path(), AuditOptions { ledger, ..AuditOptions::default() }).unwrap();
+        let i = invocation(1);
+        run(audit.invoked_started(&i, &started())).unwrap();
+        fs::remove_file(current(dir.path())).unwrap();
+        let next = run(audit.invoked_started(&invocation(2), &started()));
+        assert_eq!(next.is_ok(), taken, "{on_failure:?}: {next:?}");
+        let call = audit.begin_now(&i, &call(1, "Read"));
+        assert_eq!(call.is_ok(), taken, "{on_failure:?}: {call:?}");
+        drop(call);
+        let status = audit.status().ledger;
+        assert!(status.tampered.is_some_and(|what| what.contains("was removed")));
+        let end = audit.close().unwrap_err();
+        assert!(matches!(end, NotClosed::Changed { .. }), "{end}");
+    }
+}
+
+#[test]
+fn the_end_says_which_rows_are_lost_or_may_be() {
+    let closed = |device: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = open(dir.path());
+        run(audit.refused(&invocation(1), &asked(1, "Read"), &denial())).unwrap();
+        while audit.status().ledger.durable_seq < 1 {
+            std::thread::yield_now();
+        }
+        let file = break_disk(&audit, device);
+        run(audit.refused(&invocation(1), &asked(2, "Read"), &denial())).unwrap();
+        let end = audit.close().unwrap_err().to_string();
+        drop(file);
+        end
+    };
+    let lost = closed("/dev/full");
+    assert!(lost.contains("without rows 2 to 2") && lost.contains("No space left"), "{lost}");
+    let unsure = closed("/dev/null");
+    assert!(unsure.contains("up to row 2") && unsure.contains("may not have reached the disk"), "{unsure}");
+}
