@@ -4,7 +4,6 @@
 //! Opens make no message: `open` and `opendir` are answered ENOSYS once, and the kernel opens by itself from then
 //! on and keeps its cache. Entries and attributes are good for a year: `notify.rs` takes back what changes.
 
-use crate::attributes;
 use crate::lookup::View;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
@@ -116,15 +115,8 @@ impl Filesystem for Fs {
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        match self.view.list(ino.0, offset) {
-            Ok(page) => {
-                for e in page {
-                    if reply.add(INodeNo(e.id), e.offset, e.kind, &e.name) {
-                        break;
-                    }
-                }
-                reply.ok();
-            }
+        match self.view.list(ino.0, offset, |e| reply.add(INodeNo(e.id), e.offset, e.kind, &e.name)) {
+            Ok(()) => reply.ok(),
             Err(e) => reply.error(errno(e)),
         }
     }
@@ -137,33 +129,14 @@ impl Filesystem for Fs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let page = match self.view.list(ino.0, offset) {
-            Ok(page) => page,
-            Err(e) => return reply.error(errno(e)),
-        };
-        for e in page {
-            // Of these the kernel takes nothing but name, number and type, and counts no lookup.
-            if e.name == "." || e.name == ".." {
-                if reply.add(
-                    INodeNo(e.id),
-                    e.offset,
-                    &e.name,
-                    &Duration::ZERO,
-                    &attributes::directory(e.id),
-                    NO_GENERATION,
-                ) {
-                    break;
-                }
-                continue;
-            }
-            // What went since it was listed is left out; each entry that is sent counts as a lookup.
-            let Ok(attr) = self.view.lookup(ino.0, &e.name) else { continue };
-            if reply.add(attr.ino, e.offset, &e.name, &lifetime(&attr), &attr, NO_GENERATION) {
-                self.view.forget(attr.ino.0, 1);
-                break;
-            }
+        let listed = self.view.list_looked_up(ino.0, offset, |e| {
+            let lifetime = if e.counted { lifetime(&e.attr) } else { Duration::ZERO };
+            reply.add(e.attr.ino, e.offset, &e.name, &lifetime, &e.attr, NO_GENERATION)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
         }
-        reply.ok();
     }
 
     fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {

@@ -18,7 +18,7 @@ use crate::stamps::{Stamp, stamp};
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, fstat};
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,12 +52,14 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Must be called before the state is read that an answer about `name` rests on: then either the answer is of
-    /// the new state, or the flip finds the name here.
-    pub fn note(&self, name: &std::ffi::OsStr) {
+    /// Must be called before the state is read that an answer about `names` rests on: then either the answer is of
+    /// the new state, or the flip finds the names here.
+    pub fn note<'a>(&self, names: impl IntoIterator<Item = &'a OsStr>) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if !noted.contains(name) {
-            noted.insert(name.to_owned());
+        for name in names {
+            if !noted.contains(name) {
+                noted.insert(name.to_owned());
+            }
         }
     }
 
@@ -208,51 +210,9 @@ impl Inodes {
         known.unwrap_or_else(|| node_id(tree, device, inode))
     }
 
-    /// Counts one more lookup of the inode behind `fd`, which is in `tree`, `depth` levels below its top. With `retire`, a
-    /// file that is another than when it was shown before gets another id: handles on what it was stay with that, and
-    /// find it stale, also after it was shown to others as what it is now.
-    pub fn intern(
-        &self,
-        skill: SkillId,
-        tree: &Tree,
-        depth: usize,
-        retire: bool,
-        fd: OwnedFd,
-        st: &FileStat,
-    ) -> Arc<Node> {
-        let key = (tree.number, st.st_dev, st.st_ino);
-        let mut guard = self.lock();
-        let table = &mut *guard;
-        if let Some((node, lookups)) = table.by_key.get(&key).and_then(|id| table.nodes.get_mut(id)) {
-            let mut held = node.stamp.lock().unwrap_or_else(PoisonError::into_inner);
-            if !retire || node.is_directory || held.0 == stamp(st) {
-                *held = (stamp(st), st.st_nlink > 0);
-                drop(held);
-                *lookups += 1;
-                node.depth.fetch_min(depth, Ordering::Relaxed);
-                return node.clone();
-            }
-        }
-        let mut id = node_id(key.0, key.1, key.2);
-        while table.nodes.contains_key(&id) {
-            id += 1;
-        }
-        let node = Arc::new(Node {
-            id,
-            skill,
-            tree: tree.number,
-            live: tree.live,
-            is_directory: crate::view::kind(st.st_mode) == Some(fuser::FileType::Directory),
-            directory: Directory::default(),
-            key,
-            depth: AtomicUsize::new(depth),
-            held: RwLock::new(Held { fd: Arc::new(fd), readable: false }),
-            stamp: Mutex::new((stamp(st), st.st_nlink > 0)),
-        });
-        table.nodes.insert(id, (node.clone(), 1));
-        table.by_key.insert(key, id);
-        table.by_skill.entry(skill).or_default().insert(id);
-        node
+    /// To take in what was found, all of it under one lock.
+    pub fn interning(&self) -> Interning<'_> {
+        Interning(self.lock())
     }
 
     /// The kernel gives back `lookups` of `id`; the last one closes the descriptor.
@@ -289,6 +249,57 @@ impl Inodes {
     }
 }
 
+/// Takes in what was found.
+pub struct Interning<'a>(std::sync::MutexGuard<'a, Table>);
+
+impl Interning<'_> {
+    /// Counts one more lookup of the inode behind `fd`, which is in `tree`, `depth` levels below its top. With `retire`, a
+    /// file that is another than when it was shown before gets another id: handles on what it was stay with that, and
+    /// find it stale, also after it was shown to others as what it is now.
+    pub fn intern(
+        &mut self,
+        skill: SkillId,
+        tree: &Tree,
+        depth: usize,
+        retire: bool,
+        fd: OwnedFd,
+        st: &FileStat,
+    ) -> Arc<Node> {
+        let key = (tree.number, st.st_dev, st.st_ino);
+        let table = &mut *self.0;
+        if let Some((node, lookups)) = table.by_key.get(&key).and_then(|id| table.nodes.get_mut(id)) {
+            let mut held = node.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+            if !retire || node.is_directory || held.0 == stamp(st) {
+                *held = (stamp(st), st.st_nlink > 0);
+                drop(held);
+                *lookups += 1;
+                node.depth.fetch_min(depth, Ordering::Relaxed);
+                return node.clone();
+            }
+        }
+        let mut id = node_id(key.0, key.1, key.2);
+        while table.nodes.contains_key(&id) {
+            id += 1;
+        }
+        let node = Arc::new(Node {
+            id,
+            skill,
+            tree: tree.number,
+            live: tree.live,
+            is_directory: crate::view::kind(st.st_mode) == Some(fuser::FileType::Directory),
+            directory: Directory::default(),
+            key,
+            depth: AtomicUsize::new(depth),
+            held: RwLock::new(Held { fd: Arc::new(fd), readable: false }),
+            stamp: Mutex::new((stamp(st), st.st_nlink > 0)),
+        });
+        table.nodes.insert(id, (node.clone(), 1));
+        table.by_key.insert(key, id);
+        table.by_skill.entry(skill).or_default().insert(id);
+        node
+    }
+}
+
 /// The state of a held descriptor's inode.
 pub fn status(fd: &OwnedFd) -> Result<FileStat, Errno> {
     fstat(fd)
@@ -297,7 +308,6 @@ pub fn status(fd: &OwnedFd) -> Result<FileStat, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsStr;
 
     fn tree() -> (tempfile::TempDir, Arc<Tree>) {
         let t = tempfile::tempdir().unwrap();
@@ -309,7 +319,7 @@ mod tests {
     fn look(inodes: &Inodes, tree: &Tree) -> Arc<Node> {
         let fd = beneath::pin(&tree.root, OsStr::new("f")).unwrap();
         let st = fstat(&fd).unwrap();
-        inodes.intern(SkillId(0), tree, 0, true, fd, &st)
+        inodes.interning().intern(SkillId(0), tree, 0, true, fd, &st)
     }
 
     #[test]

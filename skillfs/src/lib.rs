@@ -21,7 +21,8 @@
 //! | [`queue`], [`resolver`], [`watch`] | when, how and why a skill is decided |
 //! | [`mapping`], `state`, `tree` | what is shown of each skill, its epoch, whether it is pending |
 //! | [`view`] | the pure rules: what is shown when, and how an entry appears |
-//! | [`lookup`], `attributes`, [`inode`], [`listing`], [`fs`] | what the kernel asks and is told |
+//! | [`lookup`], [`page`], `folder`, `attributes` | what is answered about a name, and about a page of names |
+//! | [`inode`], [`listing`], [`fs`] | what the kernel knows, in which order, and how it asks |
 //! | [`flips`], [`notify`] | what the kernel must forget |
 //! | [`control`] | what the broker and the operator ask |
 //! | [`ledger`] | the provider that ships with the project, of which nothing else here knows |
@@ -36,6 +37,7 @@ pub mod client;
 pub mod control;
 pub mod daemon;
 pub mod flips;
+mod folder;
 pub mod fs;
 pub mod helper;
 pub mod inode;
@@ -44,6 +46,7 @@ pub mod listing;
 pub mod lookup;
 pub mod mapping;
 pub mod notify;
+pub mod page;
 pub mod provider;
 pub mod queue;
 pub mod resolver;

@@ -5,87 +5,57 @@
 //!        → is that tree still shown, unchanged? → is the file as it was decided? → intern → entry
 //! ```
 //!
+//! A page of a directory (`page.rs`) is the same line for all its names at once: it is taken once for them.
+//!
 //! The order matters twice. The watch is drained after the source was read, so that an edit which had ended before
 //! is known before we answer. The name is noted before the state is read that the answer rests on, so that a flip
 //! in between finds it; names that are not there are not noted, since the kernel never keeps those.
 
-use crate::inode::{self, Directory, Inodes, Node, Object, Top};
-use crate::listing::Entry;
+use crate::folder::Folder;
+use crate::inode::{self, Inodes, Node, Object, Top};
 use crate::mapping::{Mapping, Showing, SkillId, Touch, Tree};
 use crate::watch::Watch;
 use crate::{attributes, beneath, view};
 use fuser::{FileAttr, FileType};
 use nix::errno::Errno;
-use nix::sys::stat::{FileStat, fstat, fstatat};
+use nix::sys::stat::{FileStat, fstat};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// How often a lookup is tried anew when what is shown changes under it.
 const TRIES: usize = 8;
-/// Entries of a directory that are prepared for one answer; an answer of the kernel's size holds fewer.
-const PAGE: usize = 2048;
 
 /// The view of one mount.
 #[derive(Debug)]
 pub struct View {
-    mapping: Arc<Mapping>,
-    watch: Arc<Watch>,
-    inodes: Arc<Inodes>,
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) inodes: Arc<Inodes>,
     /// Owner of everything, if configured.
     owner: Option<(u32, u32)>,
 }
 
-/// A directory with what is read of it now.
-enum Place {
-    Top(Arc<Top>),
-    Node(Arc<Node>),
+/// What was found under one name.
+pub(crate) struct Found {
+    pub(crate) name: OsString,
+    fd: OwnedFd,
+    st: FileStat,
 }
 
-impl Place {
-    fn skill(&self) -> SkillId {
-        match self {
-            Place::Top(top) => top.skill,
-            Place::Node(node) => node.skill,
-        }
+impl Found {
+    /// Looks under that name, without following it.
+    pub(crate) fn under(directory: BorrowedFd<'_>, name: &OsStr) -> Result<Self, Errno> {
+        // A mount point inside the source is not entered, and looks as if it were not there.
+        let fd =
+            beneath::pin(directory, name).map_err(|e| if e == Errno::EXDEV { Errno::ENOENT } else { e })?;
+        let st = fstat(&fd)?;
+        Ok(Found { name: name.to_owned(), fd, st })
     }
 
-    fn directory(&self) -> &Directory {
-        match self {
-            Place::Top(top) => &top.directory,
-            Place::Node(node) => &node.directory,
-        }
-    }
-
-    /// Levels below the tree's top.
-    fn level(&self) -> usize {
-        match self {
-            Place::Top(_) => 0,
-            Place::Node(node) => node.depth() + 1,
-        }
-    }
-
-    fn is_top(&self) -> bool {
-        matches!(self, Place::Top(_))
-    }
-
-    /// Whether a directory that was opened inside the tree still is: one that was moved out, or to where nobody looks, is
-    /// watched no more.
-    fn is_inside(&self, tree: &Tree, keeps: bool) -> bool {
-        match self {
-            Place::Top(_) => true,
-            Place::Node(node) => {
-                beneath::is_below(&tree.root, &*node.fd(), |top| view::is_left_out(top, keeps))
-            }
-        }
-    }
-
-    fn with_fd<T>(&self, tree: &Tree, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> T) -> T {
-        match self {
-            Place::Top(_) => f(tree.root.as_fd()),
-            Place::Node(node) => f(node.fd().as_fd()),
-        }
+    fn kind(&self) -> Option<FileType> {
+        view::kind(self.st.st_mode)
     }
 }
 
@@ -110,57 +80,77 @@ impl View {
                 let tree = self.mapping.shown(skill).ok_or(Errno::ENOENT)?;
                 self.top_attributes(&self.inodes.top(skill), &tree)
             }
-            Object::Top(top) => self.child(&Place::Top(top), name),
-            Object::Node(node) if node.is_directory => self.child(&Place::Node(node), name),
+            Object::Top(top) => self.child(&Folder::Top(top), name),
+            Object::Node(node) if node.is_directory => self.child(&Folder::Node(node), name),
             Object::Node(_) => Err(Errno::ENOTDIR),
         }
     }
 
     /// What is shown of the directory's skill; nothing if the directory lies in another tree. Who works in a tree that is
     /// not shown any more finds nothing new there.
-    fn shown_in(&self, place: &Place) -> Result<Showing, Errno> {
-        let showing = self.mapping.showing(place.skill()).ok_or(Errno::ENOENT)?;
-        match place {
-            Place::Node(node) if node.tree != showing.tree.number => Err(Errno::ENOENT),
-            _ => Ok(showing),
-        }
+    fn shown_in(&self, folder: &Folder) -> Result<Showing, Errno> {
+        let showing = self.mapping.showing(folder.skill()).ok_or(Errno::ENOENT)?;
+        if folder.is_of(&showing.tree) { Ok(showing) } else { Err(Errno::ENOENT) }
     }
 
-    fn child(&self, place: &Place, name: &OsStr) -> Result<FileAttr, Errno> {
-        let keeps = self.mapping.keeps_live();
-        if place.is_top() && view::is_left_out(name.as_bytes(), keeps) {
-            return Err(Errno::ENOENT);
-        }
+    /// What `read` gives of a directory as it is shown, with what it has found under names in it. It is done anew until
+    /// nothing has changed under it: one look at the watch, and one at the mapping before and after, for all of it.
+    pub(crate) fn steady<T>(
+        &self,
+        folder: &Folder,
+        mut read: impl FnMut(&Showing, &mut Vec<Found>) -> Result<T, Errno>,
+    ) -> Result<(T, Showing, Vec<Found>), Errno> {
         for _ in 0..TRIES {
-            let before = self.shown_in(place)?;
-            let found = place.with_fd(&before.tree, |dir| {
-                let fd = beneath::pin(dir, name)?;
-                let st = fstat(&fd)?;
-                Ok((fd, st))
-            });
-            let inside = place.is_inside(&before.tree, keeps);
-            self.watch.catch_up(place.skill());
-            if found.is_ok() {
-                place.directory().note(name);
-            }
-            let now = self.shown_in(place)?;
+            let before = self.shown_in(folder)?;
+            let mut found = Vec::new();
+            let got = read(&before, &mut found);
+            let inside = folder.is_inside(&before.tree, self.mapping.keeps_live());
+            self.watch.catch_up(folder.skill());
+            folder.directory().note(found.iter().map(|f| f.name.as_os_str()));
+            let now = self.shown_in(folder)?;
             if !now.is_still(&before) {
                 continue;
             }
             if !inside {
                 return Err(Errno::ENOENT);
             }
-            // A mount point inside the source is not entered, and looks as if it were not there.
-            let (fd, st) = found.map_err(|e| if e == Errno::EXDEV { Errno::ENOENT } else { e })?;
-            let kind = view::kind(st.st_mode).ok_or(Errno::ENOENT)?;
-            if kind == FileType::RegularFile && !now.is_as_decided(&st) {
-                self.changed_unseen(place.skill(), &now.tree);
+            let is_changed = |f: &Found| f.kind() == Some(FileType::RegularFile) && !now.is_as_decided(&f.st);
+            if found.iter().any(is_changed) {
+                self.changed_unseen(folder.skill(), &now.tree);
                 continue;
             }
-            let node = self.inodes.intern(place.skill(), &now.tree, place.level(), !keeps, fd, &st);
-            return Ok(attributes::of(node.id, kind, &st, self.owner));
+            return Ok((got?, now, found));
         }
         Err(Errno::EAGAIN)
+    }
+
+    /// What the kernel is told of what was found and is shown, each counted as one lookup; nothing of what is never shown.
+    pub(crate) fn entries(
+        &self,
+        folder: &Folder,
+        shown: &Showing,
+        found: Vec<Found>,
+    ) -> Vec<(OsString, FileAttr)> {
+        let retire = !self.mapping.keeps_live();
+        let mut inodes = self.inodes.interning();
+        let entry = |f: Found| {
+            let kind = f.kind()?;
+            let node = inodes.intern(folder.skill(), &shown.tree, folder.level(), retire, f.fd, &f.st);
+            Some((f.name, attributes::of(node.id, kind, &f.st, self.owner)))
+        };
+        found.into_iter().filter_map(entry).collect()
+    }
+
+    fn child(&self, folder: &Folder, name: &OsStr) -> Result<FileAttr, Errno> {
+        if folder.is_top() && view::is_left_out(name.as_bytes(), self.mapping.keeps_live()) {
+            return Err(Errno::ENOENT);
+        }
+        let ((), shown, found) = self.steady(folder, |shown, found| {
+            found.push(folder.with_fd(&shown.tree, |dir| Found::under(dir, name))?);
+            Ok(())
+        })?;
+        let entry = self.entries(folder, &shown, found).pop();
+        entry.map(|(_, attr)| attr).ok_or(Errno::ENOENT)
     }
 
     /// A file is not what was decided, and nobody has told of it: so this is how it is seen.
@@ -233,72 +223,6 @@ impl View {
         Ok(buffer)
     }
 
-    /// A page of the directory behind `offset`; offsets 1 and 2 are `.` and `..`.
-    pub fn list(&self, id: u64, offset: u64) -> Result<Vec<Listed>, Errno> {
-        let mut page = Vec::new();
-        for (at, name) in [(1, "."), (2, "..")] {
-            if offset < at {
-                page.push(Listed { offset: at, id, kind: FileType::Directory, name: name.into() });
-            }
-        }
-        match self.inodes.get(id)? {
-            Object::Root => page.extend(self.list_root(offset)?),
-            Object::Top(top) => page.extend(self.list_in(&Place::Top(top), offset)?),
-            Object::Node(node) if node.is_directory => page.extend(self.list_in(&Place::Node(node), offset)?),
-            Object::Node(_) => return Err(Errno::ENOTDIR),
-        }
-        Ok(page)
-    }
-
-    /// Offsets at the root are a skill's number, which stays with its name.
-    fn list_root(&self, offset: u64) -> Result<Vec<Listed>, Errno> {
-        self.watch.catch_up_all();
-        let first = u32::try_from(offset.saturating_sub(2)).map_err(|_| Errno::EINVAL)?;
-        let shown = self.mapping.shown_from(first, PAGE).into_iter();
-        Ok(shown
-            .map(|(skill, name, _)| Listed {
-                offset: u64::from(skill.0) + 3,
-                id: inode::top_id(skill),
-                kind: FileType::Directory,
-                name: name.as_str().into(),
-            })
-            .collect())
-    }
-
-    fn list_in(&self, place: &Place, offset: u64) -> Result<Vec<Listed>, Errno> {
-        let keeps = self.mapping.keeps_live();
-        let left_out = |name: &OsStr| place.is_top() && view::is_left_out(name.as_bytes(), keeps);
-        for _ in 0..TRIES {
-            let before = self.shown_in(place)?;
-            let tree = &before.tree;
-            let mut listing =
-                place.directory().listing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if listing.is_stale(before.version(), offset) {
-                let now = place.with_fd(tree, |dir| visible(dir, &left_out))?;
-                listing.replace(before.version(), now);
-            }
-            let entries = listing.after(offset.max(2), PAGE);
-            drop(listing);
-            let device = place.with_fd(tree, |dir| fstat(dir))?.st_dev;
-            let inside = place.is_inside(tree, keeps);
-            self.watch.catch_up(place.skill());
-            if !self.shown_in(place)?.is_still(&before) {
-                continue;
-            }
-            if !inside {
-                return Err(Errno::ENOENT);
-            }
-            let listed = |e: Entry| Listed {
-                offset: e.offset,
-                id: self.inodes.id_of(tree.number, device, e.inode),
-                kind: e.kind,
-                name: e.name,
-            };
-            return Ok(entries.into_iter().map(listed).collect());
-        }
-        Err(Errno::EAGAIN)
-    }
-
     /// The kernel gives lookups back.
     pub fn forget(&self, id: u64, lookups: u64) {
         self.inodes.forget(id, lookups);
@@ -315,49 +239,9 @@ impl View {
     }
 
     /// A top's link count is 1, "not told": the source's would tell of the provider's folder.
-    fn top_attributes(&self, top: &Top, tree: &Tree) -> Result<FileAttr, Errno> {
+    pub(crate) fn top_attributes(&self, top: &Top, tree: &Tree) -> Result<FileAttr, Errno> {
         let st = fstat(&tree.root)?;
         let id = inode::top_id(top.skill);
         Ok(FileAttr { nlink: 1, ..attributes::of(id, FileType::Directory, &st, self.owner) })
     }
-}
-
-/// One line of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Where a reader goes on behind it.
-    pub offset: u64,
-    /// Its inode number.
-    pub id: u64,
-    /// Its type.
-    pub kind: FileType,
-    /// Its name.
-    pub name: OsString,
-}
-
-/// What a directory holds that may be shown.
-fn visible(
-    directory: std::os::fd::BorrowedFd<'_>,
-    left_out: &dyn Fn(&OsStr) -> bool,
-) -> Result<Vec<(OsString, u64, FileType)>, Errno> {
-    use nix::dir::Type;
-    let mut out = Vec::new();
-    for entry in beneath::list(directory)? {
-        if left_out(&entry.name) {
-            continue;
-        }
-        let kind = match entry.kind {
-            Some(Type::File) => Some(FileType::RegularFile),
-            Some(Type::Directory) => Some(FileType::Directory),
-            Some(Type::Symlink) => Some(FileType::Symlink),
-            Some(Type::Fifo) => Some(FileType::NamedPipe),
-            Some(Type::Socket) => Some(FileType::Socket),
-            Some(Type::BlockDevice | Type::CharacterDevice) => None,
-            None => fstatat(directory, entry.name.as_os_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW)
-                .ok()
-                .and_then(|st| view::kind(st.st_mode)),
-        };
-        out.extend(kind.map(|kind| (entry.name, entry.inode, kind)));
-    }
-    Ok(out)
 }

@@ -37,10 +37,10 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 use roots::Root;
 use share::Limits;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use table::Table;
 
@@ -63,10 +63,13 @@ pub struct Watch {
     poller: Arc<Epoll>,
     table: Mutex<Table>,
     roots: Mutex<Vec<Root>>,
-    reading_roots: Mutex<()>,
+    /// Held alone from when something of the sources is read until it is in the mapping.
+    reading_roots: RwLock<()>,
     /// Names that came, went or changed in the sources, until they are looked for.
     names: Mutex<BTreeSet<SkillName>>,
     stop: AtomicBool,
+    #[cfg(test)]
+    looks: std::sync::atomic::AtomicUsize,
 }
 
 impl Watch {
@@ -77,8 +80,21 @@ impl Watch {
         let roots = sources.paths().iter().map(|_| Root::default()).collect();
         let table = Mutex::new(Table::new(poller.clone(), mapping.keeps_live()));
         let roots = Mutex::new(roots);
-        let (reading_roots, names, stop) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Ok(Watch { sources, mapping, queue, limits, poller, table, roots, reading_roots, names, stop })
+        let (reading_roots, names, stop) = (RwLock::default(), Mutex::default(), AtomicBool::new(false));
+        Ok(Watch {
+            sources,
+            mapping,
+            queue,
+            limits,
+            poller,
+            table,
+            roots,
+            reading_roots,
+            names,
+            stop,
+            #[cfg(test)]
+            looks: Default::default(),
+        })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -119,11 +135,25 @@ impl Watch {
     /// After this, every change of the skill that had ended before the call is in the mapping. It waits for no other
     /// skill's changes; those of the sources themselves are taken in too, unless somebody is making very many.
     pub fn catch_up(&self, id: SkillId) {
+        self.catch_up_each([id]);
+    }
+
+    /// The same for each of these, with one look at what they share.
+    pub fn catch_up_each(&self, ids: impl IntoIterator<Item = SkillId>) {
+        #[cfg(test)]
+        self.looks.fetch_add(1, Ordering::Relaxed);
         self.catch_up_roots();
-        let lane = self.table().lane_of(Who::Skill(id));
-        if let Some(lane) = lane {
-            self.look(&lane, usize::MAX);
-        }
+        let table = self.table();
+        let lanes: BTreeMap<u64, Arc<Lane>> =
+            ids.into_iter().filter_map(|id| table.lane_of(Who::Skill(id))).collect();
+        drop(table);
+        lanes.values().for_each(|lane| self.look(lane, usize::MAX));
+    }
+
+    /// How often somebody has caught up.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
     }
 
     /// The same for all skills, but for those that change very fast at this moment.

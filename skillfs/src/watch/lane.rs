@@ -190,6 +190,12 @@ impl Lane {
         rustix::io::ioctl_fionread(&self.fd).map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX))
     }
 
+    /// Whether nothing waits, and whoever has read something has told it.
+    pub(super) fn is_quiet(&self) -> bool {
+        let _reading = self.inner();
+        self.backlog() == 0
+    }
+
     /// Takes what waits now, `most` bytes of it at most, and has each part told before others may read on.
     pub(super) fn look(&self, most: usize, tell: &mut impl FnMut(Seen)) {
         let mut left = None;

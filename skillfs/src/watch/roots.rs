@@ -55,15 +55,23 @@ impl Watch {
     }
 
     /// Takes in what changed in the sources themselves, and in folders that may come before a skill, unless that is very
-    /// much.
+    /// much. Most often nothing has, and then nobody waits for anybody.
     pub(crate) fn catch_up_roots(&self) {
-        self.look_at_roots(GLANCE);
+        let quiet = || {
+            let _reading = self.reading_roots.read().unwrap_or_else(PoisonError::into_inner);
+            let lanes = self.table().roots();
+            // The lanes first: names are noted before a lane's lock is given up.
+            lanes.iter().all(|lane| lane.is_quiet()) && self.names().is_empty()
+        };
+        if !quiet() {
+            self.look_at_roots(GLANCE);
+        }
     }
 
     /// The same, `most` bytes of each queue, of those that have no more if that is a glance.
     pub(super) fn look_at_roots(&self, most: usize) {
         // Held until what was read is in the mapping. What is to be done needs the lanes, so it is done after the reading.
-        let _reading = self.reading_roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let _reading = self.reading_roots.write().unwrap_or_else(PoisonError::into_inner);
         let lanes = self.table().roots();
         for lane in lanes.iter().filter(|lane| most > GLANCE || lane.backlog() <= GLANCE) {
             self.look(lane, most);

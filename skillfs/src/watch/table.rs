@@ -70,13 +70,16 @@ pub(super) struct Table {
     poller: Arc<Epoll>,
     keeps: bool,
     lanes: BTreeMap<u64, Slot>,
+    /// Those of the sources and of the folders beside the skills, which every look into the view asks for.
+    roots: Arc<[Arc<Lane>]>,
     next: u64,
     pub(super) entries: HashMap<Who, Entry>,
 }
 
 impl Table {
     pub(super) fn new(poller: Arc<Epoll>, keeps: bool) -> Self {
-        Table { poller, keeps, lanes: BTreeMap::new(), next: 0, entries: HashMap::new() }
+        let (lanes, roots, entries) = (BTreeMap::new(), Arc::default(), HashMap::new());
+        Table { poller, keeps, lanes, roots, next: 0, entries }
     }
 
     /// The lane of that number.
@@ -95,13 +98,19 @@ impl Table {
     }
 
     /// Lanes of the sources and of the folders beside the skills.
-    pub(super) fn roots(&self) -> Vec<Arc<Lane>> {
-        self.lanes.values().filter(|slot| slot.is_root()).map(|slot| slot.lane.clone()).collect()
+    pub(super) fn roots(&self) -> Arc<[Arc<Lane>]> {
+        self.roots.clone()
     }
 
-    /// The lane that it is watched by now.
-    pub(super) fn lane_of(&self, who: Who) -> Option<Arc<Lane>> {
-        self.lane(self.entries.get(&who)?.lane?)
+    fn collect_roots(&mut self) {
+        self.roots =
+            self.lanes.values().filter(|slot| slot.is_root()).map(|slot| slot.lane.clone()).collect();
+    }
+
+    /// The lane that it is watched by now, with its number.
+    pub(super) fn lane_of(&self, who: Who) -> Option<(u64, Arc<Lane>)> {
+        let number = self.entries.get(&who)?.lane?;
+        Some((number, self.lane(number)?))
     }
 
     /// Whether its lane is not one for its class: it must leave it first.
@@ -157,6 +166,7 @@ impl Table {
         let lane = Arc::new(Lane::new(self.keeps)?);
         self.poller.add(lane.fd(), EpollEvent::new(EpollFlags::EPOLLIN, self.next))?;
         self.lanes.insert(self.next, Slot { lane, class, members: 0 });
+        self.collect_roots();
         Ok(self.next)
     }
 
@@ -196,6 +206,7 @@ impl Table {
         if !shared {
             let _ = self.poller.delete(lane.fd());
             self.lanes.remove(&number);
+            self.collect_roots();
         }
         Some((lane, shared))
     }
