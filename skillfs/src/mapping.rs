@@ -11,16 +11,17 @@
 //! Its epoch counts every seen mutation, decision and change of what is shown (`[0.1]`). No method waits for the
 //! kernel or a provider, except those whose name says `wait`; FUSE handlers call none of these.
 
+mod deciding;
 mod names;
 
 use crate::flips::Flips;
-use crate::stamps::Stamps;
 use crate::state::Skill;
 pub use crate::tree::{Showing, Tree};
 use crate::verdict::SnapshotName;
 use crate::view::{OnChange, OnFailure};
 use cyberos_proto::control::{self, Epoch, SkillState, Verdict};
 use cyberos_proto::ids::SkillName;
+pub use deciding::Deciding;
 use nix::sys::stat::fstat;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -218,14 +219,6 @@ impl Mapping {
         (s.ever_shown, trusted)
     }
 
-    /// A provider begins to look at the skill. Answers what [`Mapping::install`] wants to know, and the live folder.
-    pub fn begin(&self, id: SkillId) -> Option<(u64, Arc<Tree>)> {
-        let mut inner = self.lock();
-        let s = inner.get_mut(id)?;
-        s.begin();
-        Some((s.changes, s.live.clone()?))
-    }
-
     /// The trusted snapshot, as long as nobody touched it.
     pub fn trusted(&self, id: SkillId) -> Option<(SnapshotName, Arc<Tree>)> {
         let inner = self.lock();
@@ -238,45 +231,6 @@ impl Mapping {
         let inner = self.lock();
         let failed = |id: &SkillId| inner.get(*id).and_then(|s| Some((s.name.clone(), s.failed.clone()?)));
         inner.by_name.values().filter_map(failed).collect()
-    }
-
-    /// What was touched in `.skill-meta` since [`Mapping::begin`]; none when something else changed too.
-    pub fn run_touches(&self, id: SkillId, mark: u64) -> Option<RunTouches> {
-        let inner = self.lock();
-        let s = inner.get(id)?;
-        if s.changes != mark { None } else { s.running.clone() }
-    }
-
-    /// The provider has ended, and what it said cannot be used because the skill changed meanwhile.
-    pub fn abandon(&self, id: SkillId) {
-        if let Some(s) = self.lock().get_mut(id) {
-            s.running = None;
-        }
-    }
-
-    /// Installs a decision, or applies the failure policy, unless the skill has changed since `mark`, in `.skill-meta`
-    /// by more than `seen`. `stamps` tell what the live folder's files were before it was looked at.
-    pub fn install(
-        &self,
-        id: SkillId,
-        mark: u64,
-        seen: &RunTouches,
-        outcome: Result<Decision, String>,
-        stamps: Option<Arc<Stamps>>,
-    ) -> Installed {
-        let mut inner = self.lock();
-        let Some(s) = inner.get_mut(id) else { return Installed::Changed };
-        if s.running.take().as_ref() != Some(seen) || s.changes != mark {
-            return Installed::Changed;
-        }
-        // Also when nobody reported it.
-        let edited = s.live_touched || s.stamps != stamps;
-        s.install(outcome, self.on_failure);
-        s.stamps = stamps.filter(|_| s.decision.as_ref().is_some_and(|d| d.verdict == Verdict::Current));
-        self.refresh(id, &mut inner, edited);
-        drop(inner);
-        self.changed.notify_all();
-        Installed::Yes
     }
 
     /// Computes what is shown, and has the kernel told when that changed, or when what is shown was `edited`.

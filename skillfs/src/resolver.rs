@@ -178,7 +178,9 @@ impl Resolver {
             return Run::Overtaken;
         }
         self.mapping.place(id, found.directory);
-        let Some((mark, live)) = self.mapping.begin(id) else { return Run::Decided };
+        // However this ends, if it is not installed it is abandoned.
+        let Some(deciding) = self.mapping.begin(id) else { return Run::Decided };
+        let (live, changes) = (deciding.live().clone(), deciding.changes());
         let begun = stamps::begin();
         self.watch.pass_over(id, &found.passed_over);
         let covered = self.watch.cover(id, &live, need).map_err(|e| e.to_string());
@@ -191,22 +193,17 @@ impl Resolver {
             Err(e) => (Err(e), None, Covered::default()),
         };
         self.watch.catch_up(id);
-        let Some(touched) = self.mapping.run_touches(id, mark) else {
-            self.mapping.abandon(id);
-            return Run::Overtaken;
-        };
+        let Some(touched) = deciding.touches() else { return Run::Overtaken };
         let said = format!("{answer:?}");
         if let Ok(answer) = &answer {
             *need = self.needed(id, answer);
             if !covered.has(need) {
-                self.mapping.abandon(id);
                 return Run::Repeat(said, touched);
             }
         }
         let own_doing = touched.paths.is_empty()
             || before.is_some_and(|(b, t)| b == said && touched.paths.is_subset(&t.paths));
         if !own_doing && !last {
-            self.mapping.abandon(id);
             return Run::Repeat(said, touched);
         }
         let decision = match answer {
@@ -221,9 +218,9 @@ impl Resolver {
         }
         self.watch.catch_up(id);
         report(name, &decision);
-        match self.mapping.install(id, mark, &touched, decision, stamps) {
+        match deciding.install(&touched, decision, stamps) {
             Installed::Yes => {
-                self.look_again(id, mark, &covered);
+                self.look_again(id, changes, &covered);
                 Run::Decided
             }
             Installed::Changed => Run::Overtaken,

@@ -32,7 +32,8 @@ fn shown(files: usize) -> Shown {
     let watch = Watch::new(Arc::new(sources), mapping.clone(), Arc::new(Queue::new(1))).unwrap();
     let id = mapping.ensure(&SkillName::new("s").unwrap());
     mapping.place(id, std::fs::File::open(&skill).unwrap().into());
-    let (mark, live) = mapping.begin(id).unwrap();
+    let deciding = mapping.begin(id).unwrap();
+    let live = deciding.live().clone();
     watch.cover(id, &live, &Need { whole: true, snapshots: Vec::new() }).unwrap();
     let stamps = Stamps::of_live(&live.root).unwrap();
     let decision = Decision {
@@ -44,7 +45,7 @@ fn shown(files: usize) -> Shown {
         warning: None,
         content_digest: None,
     };
-    mapping.install(id, mark, &RunTouches::default(), Ok(decision), Some(Arc::new(stamps)));
+    deciding.install(&RunTouches::default(), Ok(decision), Some(Arc::new(stamps)));
     let (watch, inodes) = (Arc::new(watch), Arc::new(Inodes::default()));
     inodes.top(id);
     let view = View::new(mapping.clone(), watch.clone(), inodes.clone(), None);
