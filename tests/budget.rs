@@ -11,7 +11,7 @@ use source::{cargo, code, files, has_word, read};
 const IN_USE: &[(&str, &[&str])] = &[
     ("tokio", &["broker"]),
     ("nix", &["proto", "priv-helper", "broker", "skillfs"]),
-    ("serde", &["proto", "broker", "skillfs"]),
+    ("serde", &["proto", "priv-helper", "broker", "skillfs"]),
     ("serde_json", &["broker", "skillfs"]),
     ("serde_yaml", &["broker"]),
     ("globset", &["broker"]),
@@ -110,7 +110,8 @@ fn the_root_part_links_little_and_nothing_that_parses() {
     let found: Vec<_> = forbidden.iter().filter(|f| names.contains(*f)).collect();
     assert!(found.is_empty(), "the root part links {found:?}");
 
-    let allowed: BTreeSet<String> = ["caps", "cyberos-proto", "landlock", "nix"].map(String::from).into();
+    let allowed: BTreeSet<String> =
+        ["caps", "cyberos-proto", "landlock", "nix", "serde"].map(String::from).into();
     let more: Vec<_> = direct("cyberos-priv-helper", None).difference(&allowed).cloned().collect();
     assert!(more.is_empty(), "new direct dependencies of the root part: {more:?}");
     // Both run when it is built, on data of its own, and are linked into nothing.
@@ -119,12 +120,26 @@ fn the_root_part_links_little_and_nothing_that_parses() {
     assert!(more.is_empty(), "new build dependencies of the root part: {more:?}");
 }
 
+/// What is left of a file without the module of tests at its end.
+fn without_tests(file: &std::path::Path) -> String {
+    let text = read(file);
+    let Some((ours, tests)) = text.split_once("#[cfg(test)]\nmod tests {\n") else {
+        assert!(!text.contains("cfg(test)"), "{}: tests stand in a module at its end", source::shown(file));
+        return text;
+    };
+    // Nothing that is no test may hide behind them: the module's end is the file's.
+    let end = tests.find("\n}\n").map(|end| end + 3);
+    assert_eq!(end, Some(tests.len()), "{}: something stands behind its tests", source::shown(file));
+    assert!(!ours.contains("cfg(test)"), "{}: tests stand in one module", source::shown(file));
+    ours.to_owned()
+}
+
 #[test]
 fn the_root_part_is_short() {
     let sources = files("priv-helper", &[".rs"]);
     assert!(sources.iter().any(|f| f.ends_with("build.rs")), "the build script decides what the filters are");
     let ours = sources.iter().filter(|f| !source::is_test(&source::shown(f)));
-    let lines: usize = ours.map(|f| read(f).lines().count()).sum();
+    let lines: usize = ours.map(|f| without_tests(f).lines().count()).sum();
     assert!(
         lines <= HELPER_MAX_LINES,
         "{lines} lines with comments; {HELPER_MAX_LINES} can be read in an evening"

@@ -224,6 +224,18 @@ fn what_is_taken_away_is_found() {
         assert_eq!(state(&answer, "sandbox"), "missing", "the helper agrees: {answer:#}");
     }
 
+    // As the helper itself reads it.
+    let ceiling = "d=$(mktemp -d); mount -t tmpfs none $d; cp -a /etc/. $d; mkdir -p $d/cyberos; \
+                   printf '%s\\n' 'uid_range 1800000000-1800000255' \"$MORE\" > $d/cyberos/ceiling; \
+                   mount --bind $d /etc; umount $d; rmdir $d";
+    let (exit, answer) = ask(elsewhere(ceiling).args(socket).env("MORE", "colour blue"));
+    assert_eq!((exit, state(&answer, "ceiling")), (1, "missing"), "{answer:#}");
+    let found = check(&answer, "ceiling")["found"].as_str().unwrap().to_owned();
+    assert!(found.contains("/etc/cyberos/ceiling: line 2: unknown key colour"), "{found}");
+    let (_, answer) = ask(elsewhere(ceiling).args(socket).env("MORE", "broker_uid 7"));
+    assert_eq!((state(&answer, "ceiling"), state(&answer, "uid_range")), ("ok", "ok"), "{answer:#}");
+    assert_eq!(check(&answer, "uid_range")["found"], "1800000000-1800000255 is nobody's");
+
     let dir = reachable_dir("cyberos-doctor-test-");
     let config = dir.join("cyberos.yaml");
     std::fs::create_dir(dir.join("state")).unwrap();

@@ -2,11 +2,11 @@
 //! what is never granted. `main` reads it; `link`, `spawn` and `fuse` compare with it.
 
 use crate::cgroup::Groups;
+pub(crate) use crate::policy::ceiling::Role;
+use crate::policy::ceiling::{CeilingText, MAX_FILE, RootKind};
+use crate::policy::mounts::{hindrance, hindrance_below, may_back, waiting};
+use crate::policy::{identity::Key, never::Never};
 use crate::{fuse, prelude::*, table::Table};
-pub(crate) use cyberos_proto::ceiling::Role;
-use cyberos_proto::ceiling::{CeilingText, MAX_FILE, RootKind};
-use cyberos_proto::mounts::{hindrance, hindrance_below, may_back, waiting};
-use cyberos_proto::{identity::Key, never::Never};
 use nix::fcntl::{FcntlArg, ResolveFlag, fcntl, openat};
 use std::io::{ErrorKind, Read};
 use std::{collections::BTreeMap, os::unix::fs::DirBuilderExt};

@@ -1,8 +1,8 @@
 //! A control group for each lease, named by its uid, in a directory of this instance: version 2 where that is
 //! delegated to the helper, else version 1 with memory and pids, else none. It knows nothing of what runs there.
 
+use crate::policy::groups::{instance, kills, kills_file, pid_of, settings, suffices};
 use crate::{prelude::*, table::Table};
-use cyberos_proto::groups::{instance, kills, kills_file, pid_of, settings, suffices};
 use cyberos_proto::mounts::own_group;
 use cyberos_proto::plan::{Cgroup, Limits};
 use std::io::{self, ErrorKind, Write};

@@ -2,10 +2,10 @@
 //! made and ended by descriptor. It knows nothing of what a view shows.
 
 use crate::ceiling::MountPoint;
+use crate::policy::ceiling::CeilingText;
+use crate::policy::lease::mount_lock;
+use crate::policy::mounts::{is_view, view_options};
 use crate::{lease, prelude::*, table::Table};
-use cyberos_proto::ceiling::CeilingText;
-use cyberos_proto::lease::mount_lock;
-use cyberos_proto::mounts::{is_view, view_options};
 use nix::mount::{MntFlags, umount2};
 use std::thread::sleep;
 

@@ -1,8 +1,8 @@
 //! A granted directory as Bash sees it: an idmapped copy of its mounts, in which what belongs to the broker belongs to
 //! the sandbox, and nobody else's is anybody's (`[4.6]`). Whether it may be granted is the ceiling's to say.
 
+use crate::policy::mounts::refusing;
 use crate::{prelude::*, table::Table, template::namespace};
-use cyberos_proto::mounts::refusing;
 
 /// A copy of all mounts at and below the directory `fd`, never plain: idmapped, or refused with the reason. It is what
 /// was looked at if `table` still holds afterwards.

@@ -1,10 +1,10 @@
 //! Uids: blocks of 256 under a lock that all instances share (`[10.3]`), and the leases in them, first in first out. A
 //! block that nobody has locked is nobody's: what is left of it is swept when it is taken. It knows no sandboxes.
 
+use crate::policy::ceiling::CeilingText;
+pub(crate) use crate::policy::ceiling::block;
+use crate::policy::lease::{remembered, runs_as, with_keys};
 use crate::{prelude::*, socket};
-use cyberos_proto::ceiling::CeilingText;
-pub(crate) use cyberos_proto::ceiling::block;
-use cyberos_proto::lease::{remembered, runs_as, with_keys};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Seek, Write};
 use std::{ops::RangeInclusive, os::unix::fs::OpenOptionsExt};

@@ -2,12 +2,14 @@
 //! written, and decides nothing. This file is the start-up list, in order; `parent` accepts, `link` serves.
 //!
 //! ```text
+//! policy      what is decided on data alone, pure
 //! ceiling     what root allows, held open; grant: a granted directory as Bash sees it
 //! parent      accepts peers and keeps what they hold (hold); link: one peer, receive → gate → act → reply
 //! lease       uids, and the leases of them; socket: an invocation's socket
 //! spawn       a sandbox, from a plan to a running program; template: what all sandboxes see in common
 //! child       what a sandbox is, made from inside; init: its first process; modes: its questions about set-id bits
 //! cgroup      control groups; network: network namespaces; fuse: mounts of views; table: what is mounted
+//! inner       what the helper's own processes tell each other; check: what a ceiling says, for people
 //! log, sys    lines on standard error, without waiting; the system calls that need unsafe code; prelude: common names
 //! ```
 //!
@@ -16,17 +18,20 @@
 
 mod ceiling;
 mod cgroup;
+mod check;
 mod child;
 mod fuse;
 mod grant;
 mod hold;
 mod init;
+mod inner;
 mod lease;
 mod link;
 mod log;
 mod modes;
 mod network;
 mod parent;
+mod policy;
 mod prelude;
 mod socket;
 mod spawn;
@@ -36,10 +41,10 @@ mod template;
 
 use caps::{CapSet, Capability, CapsHashSet};
 use cyberos_proto::link::is_listener;
-use cyberos_proto::start::{activated, ceiling_file};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use policy::start::{Purpose, activated, purpose};
 use prelude::*;
 use std::process::ExitCode;
 
@@ -55,17 +60,23 @@ const CAPABILITIES: [Capability; 7] = [
 ];
 
 fn main() -> ExitCode {
-    let Err(why) = start() else { return ExitCode::SUCCESS };
+    let done = match purpose(std::env::args_os().skip(1)) {
+        Ok(Purpose::Check(file)) => {
+            return if check::check(&file) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+        Ok(Purpose::Serve(ceiling)) => serve(&ceiling),
+        Err(why) => Err(why),
+    };
+    let Err(why) = done else { return ExitCode::SUCCESS };
     log(&why);
     ExitCode::FAILURE
 }
 
-fn start() -> Result<(), String> {
+fn serve(ceiling: &Path) -> Result<(), String> {
     // A signal that the log would bring is none: it only loses a line.
     sys::ignore_signals(child::IGNORED);
     log::begin()?;
     activated(std::process::id(), |key| std::env::var(key).ok())?;
-    let ceiling = ceiling_file(std::env::args_os().skip(1))?;
     sys::clear_environment();
     let listener = listener()?;
     sys::close_all_but(&mut [listener.as_fd()]);

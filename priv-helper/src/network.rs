@@ -1,9 +1,9 @@
 //! Network namespaces. Each sandbox has one of its own while it runs; making one costs more than all the rest, so it is
 //! used again, by whichever sandbox, once nothing is left in it. It knows no sandboxes.
 
+use crate::policy::network::is_empty;
 use crate::prelude::*;
 use crate::template::namespace;
-use cyberos_proto::network::is_empty;
 use nix::sched::{CloneFlags, setns};
 
 /// How many are kept.

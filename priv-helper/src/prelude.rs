@@ -1,13 +1,13 @@
 //! Names that most parts of the helper use.
 
 pub(crate) use crate::ceiling::Ceiling;
+pub(crate) use crate::inner::{Inner, Note, Thing};
 pub(crate) use crate::log::{Often, log, log_often};
+pub(crate) use crate::policy::start::{must, named};
 pub(crate) use crate::sys::{self, Sys};
 pub(crate) use cyberos_proto::ids::{InvocationId, MountId};
-pub(crate) use cyberos_proto::inner::{Inner, Note, Thing};
 pub(crate) use cyberos_proto::link::{Link, LinkError, Peer, Wait, pair};
 pub(crate) use cyberos_proto::message::{Refusal, never_skipped, step};
-pub(crate) use cyberos_proto::start::{must, named};
 pub(crate) use nix::sys::{prctl, signal::Signal, stat::Mode, stat::umask};
 pub(crate) use nix::unistd::{self, Pid};
 pub(crate) use nix::{errno::Errno, fcntl::OFlag, libc};

@@ -1,9 +1,9 @@
 //! An invocation's socket in /tmp (`[2.2]`): made so that nobody but the lease can ever have connected, and removed
 //! only while it is still the one that was made. It knows nothing of who will serve it.
 
+use crate::policy::lease::is_socket;
+pub(crate) use crate::policy::lease::socket as path;
 use crate::prelude::*;
-use cyberos_proto::lease::is_socket;
-pub(crate) use cyberos_proto::lease::socket as path;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use std::ops::RangeInclusive;

@@ -1,7 +1,7 @@
 //! The only unsafe code of this crate: system calls that `nix` lacks or leaves unsafe, each behind a safe function
 //! that takes owned or borrowed descriptors and checked strings. It knows nothing of sandboxes or requests.
 
-pub(crate) use cyberos_proto::identity::Identity;
+pub(crate) use crate::policy::identity::Identity;
 pub(crate) use cyberos_proto::wait::{hung_up, readable, wait_any};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc::{self, c_int, c_long};

@@ -6,11 +6,11 @@
 //! directories that hold those names are looked at before each use: they change when a name in them does.
 
 use crate::child::Attach;
+use crate::policy::recent::Recent;
+use crate::policy::rootfs::{Entry, LOOKED_AT, entries};
 use crate::prelude::*;
 use crate::spawn::{KILL_LIMIT, ready, reap};
 use cyberos_proto::message::namespaces;
-use cyberos_proto::recent::Recent;
-use cyberos_proto::view::{Entry, LOOKED_AT, entries};
 use nix::fcntl::ResolveFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::io::Write;

@@ -1,9 +1,8 @@
 //! /proc/self/mountinfo as data. Reading it asks no file system anything, so it is how to tell what a descriptor is on
 //! before touching it.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// One mount.
@@ -42,8 +41,8 @@ fn mount(line: &[u8]) -> Option<Mount> {
     Some(Mount {
         id: text(words[0]).parse().ok()?,
         device: text(words[2]),
-        root: path(words[3]),
-        point: path(words[4]),
+        root: unescaped(words[3]),
+        point: unescaped(words[4]),
         unbindable: words[6..end].contains(&&b"unbindable"[..]),
         kind: text(kind),
         source: text(source),
@@ -52,7 +51,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
 }
 
 /// A path in which blank, tab, newline and backslash are written as three octal digits.
-fn path(text: &[u8]) -> PathBuf {
+pub fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
@@ -85,95 +84,10 @@ pub fn waits_for_others(kind: &str) -> bool {
     !LOCAL.split_whitespace().any(|local| local == kind)
 }
 
-/// The same of a mount: an overlay waits for whom its layers wait for, as far as their names lead anywhere here. Of a
-/// container's root they are names outside.
-fn waits(mounts: &[Mount], of: &Mount) -> bool {
-    let layers = |m: &Mount| if m.kind == OVERLAY { layers(&m.options) } else { Vec::new() };
-    // The kernel stacks no more than two on each other.
-    let under = |m: &Mount| layers(m).iter().filter_map(|layer| over(mounts, layer)).collect::<Vec<_>>();
-    let first = under(of);
-    let second: Vec<_> = first.iter().flat_map(|m| under(m)).collect();
-    [of].into_iter().chain(first).chain(second).any(|m| waits_for_others(&m.kind))
-}
-
-const OVERLAY: &str = "overlay";
-
-/// The directories that an overlay's options name.
-fn layers(options: &str) -> Vec<PathBuf> {
-    const KEYS: [&str; 5] = ["lowerdir", "lowerdir+", "datadir+", "upperdir", "workdir"];
-    let named = options.split(',').filter_map(|option| option.split_once('='));
-    let lists = named.filter(|(key, _)| KEYS.contains(key)).map(|(_, list)| path(list.as_bytes()));
-    let each = |list: PathBuf| {
-        let bytes = list.into_os_string().into_vec();
-        bytes.split(|byte| *byte == b':').map(|name| OsStr::from_bytes(name).into()).collect::<Vec<_>>()
-    };
-    lists.flat_map(each).collect()
-}
-
 /// The mount that `name` is on: that with the longest name, and of several at one place the last.
 pub fn over<'m>(mounts: &'m [Mount], name: &Path) -> Option<&'m Mount> {
     let over = mounts.iter().filter(|m| name.starts_with(&m.point));
     over.max_by_key(|m| m.point.components().count())
-}
-
-/// What a view's mount is called: type and source.
-const VIEW: (&str, &str) = ("fuse.skillfs", "skillfs");
-
-/// Options of a view's mount as mount(8) writes them, for the server whose end of the connection is descriptor `fd`.
-pub fn view_options(fd: i32, uid: u32, gid: u32, read_only: bool) -> String {
-    let mut options =
-        String::from("source=skillfs,subtype=skillfs,allow_other,default_permissions,rootmode=40000");
-    // Cannot fail.
-    let _ = write!(options, ",fd={fd},user_id={uid},group_id={gid}");
-    if read_only { options + ",ro" } else { options }
-}
-
-/// Whether the mount of that number is a view of ours.
-pub fn is_view(mounts: &[Mount], id: u64) -> bool {
-    mounts.iter().any(|m| m.id == id && (m.kind.as_str(), m.source.as_str()) == VIEW)
-}
-
-/// Whether files of the mount of that number may back a view: their reads and writes ask nothing but the file's own
-/// mode. Else its type.
-pub fn may_back(mounts: &[Mount], id: u64) -> Result<(), String> {
-    const KINDS: [&str; 6] = ["btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs"];
-    let kind = mounts.iter().find(|m| m.id == id).map_or("", |m| m.kind.as_str());
-    if KINDS.contains(&kind) { Ok(()) } else { Err(kind.to_owned()) }
-}
-
-/// The type of a file system on the way to `name` that can keep who looks there waiting, if there is one.
-pub fn waiting(mounts: &[Mount], name: &Path) -> Option<String> {
-    let mut on_the_way = mounts.iter().filter(|m| name.starts_with(&m.point));
-    on_the_way.find(|m| waits(mounts, m)).map(|m| m.kind.clone())
-}
-
-/// Why no copy of the directory `name`, which is on the mount `id`, is to be given away, if there is a reason: the type
-/// of a file system at, above or below it that can keep who looks there waiting; or of a mount at or below it that a
-/// copy would leave out, so that it showed what is under that.
-pub fn hindrance(mounts: &[Mount], id: u64, name: &Path) -> Option<String> {
-    let copied = |m: &Mount| m.id == id || m.point.starts_with(name);
-    let mut touched = mounts.iter().filter(|m| copied(m) || name.starts_with(&m.point));
-    touched.find_map(|m| match () {
-        () if waits(mounts, m) => Some(m.kind.clone()),
-        () if copied(m) && m.unbindable => Some(format!("unbindable {}", m.kind)),
-        () => None,
-    })
-}
-
-/// The same of a copy that was found without asking anything at or above it: what is below.
-pub fn hindrance_below(mounts: &[Mount], name: &Path) -> Option<String> {
-    let below = mounts.iter().filter(|m| m.point.starts_with(name));
-    below.filter(|m| m.unbindable || waits(mounts, m)).map(|m| m.kind.clone()).next()
-}
-
-/// The type that takes no idmap, among the mount of that number and those that are mounted below `name`.
-pub fn refusing(mounts: &[Mount], id: u64, name: &Path) -> String {
-    /// Types that are known to take one: of several mounts, the one that refuses is not of these.
-    const MAPPED: [&str; 8] = ["btrfs", "erofs", "exfat", "ext4", "f2fs", "tmpfs", "vfat", "xfs"];
-    let below = mounts.iter().filter(|m| m.id != id && m.point.starts_with(name));
-    let all: Vec<_> = mounts.iter().filter(|m| m.id == id).chain(below).map(|m| m.kind.as_str()).collect();
-    let strange = all.iter().find(|kind| !MAPPED.contains(kind)).or(all.first());
-    strange.map_or("unknown", |kind| kind).to_owned()
 }
 
 /// The own group below the mount of a control group hierarchy. `version 2`'s controllers are one empty word.
@@ -228,78 +142,5 @@ no mount at all
         assert_eq!(find("cpu").as_deref(), Some("/sys/fs/cgroup/cpu/z"));
         assert_eq!(find("").as_deref(), Some("/sys/fs/cgroup/unified/me"));
         assert_eq!(find("pids"), None);
-    }
-
-    #[test]
-    fn what_a_mount_is_good_for_is_told_by_its_type() {
-        let all = mounts(TABLE);
-        assert!(is_view(&all, 42) && !is_view(&all, 27) && !is_view(&all, 1));
-        assert_eq!(may_back(&all, 27), Ok(()));
-        assert_eq!(may_back(&all, 42), Err("fuse.skillfs".into()));
-        assert_eq!(may_back(&all, 1), Err(String::new()));
-        for (id, name, kind) in [
-            (27, "/srv", "ext4"),
-            (27, "/a b\\c", "fuse.skillfs"),
-            (27, "/", "cgroup"),
-            (41, "/sys/fs/cgroup/unified", "cgroup2"),
-            (1, "/srv", "unknown"),
-        ] {
-            assert_eq!(refusing(&all, id, Path::new(name)), kind, "{id} {name}");
-        }
-    }
-
-    #[test]
-    fn what_waits_for_others_or_is_left_out_at_above_or_below_a_directory_hinders_its_grant() {
-        let all = mounts(
-            &b"1 0 8:1 / / rw shared:1 - ext4 /dev/a rw\n\
-            2 1 0:2 / /srv/nfs rw - nfs4 host:/ rw\n\
-            3 2 0:3 / /srv/nfs/local rw - tmpfs none rw\n\
-            4 1 0:4 / /srv/a/b/deep rw - fuse.x y rw\n\
-            5 1 0:5 / /srv/u/hidden rw unbindable - tmpfs none rw\n\
-            6 1 0:6 / /srv/o rw - overlay none rw,lowerdir=/srv/l:/srv/nfs/l\\040x,upperdir=/u,workdir=/w\n\
-            7 1 0:7 / /srv/p rw - overlay none rw,lowerdir+=/srv/o/x,lowerdir+=/srv/l\n\
-            8 1 0:8 / /srv/q rw - overlay none rw,lowerdir=/srv/l:l/outside,upperdir=/srv/q/u\n\
-            9 1 0:9 / /srv/n\xff/x rw - newfs none rw\n\
-            10 1 0:10 / /srv/z/gone rw master:3 propagate_from:2 - autofs none rw\n"[..],
-        );
-        assert_eq!(all.len(), 10);
-        for (id, name, why) in [
-            (1, "/srv/l", None),
-            (1, "/srv/a/bc", None),
-            (1, "/srv/a", Some("fuse.x")),
-            (1, "/srv/a/b/deep", Some("fuse.x")),
-            (4, "/srv/a/b/deep/er", Some("fuse.x")),
-            (2, "/srv/nfs/x", Some("nfs4")),
-            // Whoever goes there asks the server on the way.
-            (3, "/srv/nfs/local/x", Some("nfs4")),
-            (1, "/srv/u", Some("unbindable tmpfs")),
-            (5, "/srv/u/hidden/x", Some("unbindable tmpfs")),
-            (6, "/srv/o/x", Some("overlay")),
-            (7, "/srv/p", Some("overlay")),
-            (8, "/srv/q", None),
-            (1, "/srv/z", Some("autofs")),
-            (1, "/srv", Some("nfs4")),
-        ] {
-            assert_eq!(hindrance(&all, id, Path::new(name)).as_deref(), why, "{id} {name}");
-        }
-        // Neither does a name hide a mount, nor a type that nobody knows yet.
-        assert_eq!(hindrance(&all, 1, Path::new(OsStr::from_bytes(b"/srv/n\xff"))).as_deref(), Some("newfs"));
-        for (name, why) in [
-            ("/srv/nfs/local", None),
-            ("/srv/a", Some("fuse.x")),
-            ("/srv/u", Some("tmpfs")),
-            ("/srv/l", None),
-        ] {
-            assert_eq!(hindrance_below(&all, Path::new(name)).as_deref(), why, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_views_options_are_written_as_the_kernel_reads_them() {
-        assert_eq!(
-            view_options(5, 7, 8, true),
-            "source=skillfs,subtype=skillfs,allow_other,default_permissions,rootmode=40000,fd=5,user_id=7,group_id=8,ro"
-        );
-        assert!(view_options(5, 7, 8, false).ends_with("group_id=8"));
     }
 }

@@ -81,6 +81,34 @@ fn a_ceiling_that_is_not_roots_alone_or_not_right_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_ceiling_is_judged_and_told_without_a_start_or_a_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ceiling");
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let out = Command::new(binary()).arg("--check").arg(&file).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    };
+    let (status, allowed, faults) = check("# mine\nbroker_uid 7\nroot grant /srv\nmax_processes 9\n");
+    assert_eq!((status, faults.as_str()), (Some(0), ""));
+    for line in ["uid_range 1900000000-1900065535", "broker_uid 7", "root grant /srv", "max_processes 9"] {
+        assert!(allowed.lines().any(|l| l == line), "{line} in {allowed}");
+    }
+    // What it tells is a ceiling that allows the same.
+    assert_eq!(check(&allowed).1, allowed);
+    let (status, allowed, faults) = check("broker_uid 7\ncolour blue\n");
+    assert_eq!((status, allowed.as_str()), (Some(1), ""));
+    assert!(
+        faults.contains(file.to_str().unwrap()) && faults.contains("line 2: unknown key colour"),
+        "{faults}"
+    );
+    let absent = Command::new(binary()).args(["--check", "/nowhere"]).output().unwrap();
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(!dir.path().join("locks").exists());
+}
+
+#[test]
 fn case_150_a_hostile_environment_changes_nothing() {
     let helper = Helper::start("");
     // With its standard streams closed, signals ignored, and an environment full of what libraries listen to.

@@ -1,9 +1,8 @@
 //! The installation or the running `up`: users, who may write what (`[0.3]`, `[0.5]`), sources that others can write
 //! (`[9.3]`), and directories in which user cyberos can write nothing (`[4.6]`).
 
-use super::super::up::place::Users;
-use super::{Finding, Subject, read};
-use cyberos_proto::ceiling::CeilingText;
+use super::super::up::{helper_program, place::Users};
+use super::{Finding, Subject};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Gid, Group, Uid, User};
 use std::collections::BTreeSet;
@@ -35,7 +34,7 @@ pub(super) fn look(subject: &Subject, findings: &mut Vec<Finding>) {
         return;
     };
     findings.push(package_users());
-    findings.push(uid_range());
+    ceiling(findings);
     findings.push(units());
     permissions(subject, &users, findings);
     findings.push(executable_state(&subject.state));
@@ -99,25 +98,45 @@ fn package_users() -> Finding {
     }
 }
 
-/// No account may have a uid of a sandbox's.
-fn uid_range() -> Finding {
-    // Without a ceiling that can be read, as without its own word on it.
-    let text = read(PACKAGED_CEILING).and_then(|text| text.parse::<CeilingText>().ok());
-    let ceiling = text.unwrap_or_default();
-    let touches = |(file, column, counted): (&str, usize, bool)| {
-        let text = read(Path::new("/etc").join(file)).unwrap_or_default();
-        ceiling.touched(&text, column, counted).map(|line| format!("/etc/{file}: {line}"))
+/// What the helper says of its ceiling: whether it is well formed, and that no account has a uid of a sandbox's. Where
+/// there is none, of what it allows by itself, as an `up`'s does.
+fn ceiling(findings: &mut Vec<Finding>) {
+    const CEILING: &str = "ceiling";
+    const UIDS: &str = "uid_range";
+    const IN_USE: &str = " is in use: ";
+    let no_start = "the helper does not start";
+    let (file, what) = match Path::new(PACKAGED_CEILING).exists() {
+        true => (PACKAGED_CEILING, "well formed"),
+        false => ("/dev/null", "none of the package's; an 'up' writes its own"),
     };
-    let hit = [("passwd", 2, false), ("subuid", 1, true), ("subgid", 1, true)].into_iter().find_map(touches);
-    match hit {
-        None => Finding::ok("uid_range", format!("{}-{} is nobody's", ceiling.uids.0, ceiling.uids.1)),
-        Some(hit) => Finding::missing(
-            "uid_range",
+    let asked =
+        helper_program().and_then(|program| Ok(Command::new(program).args(["--check", file]).output()?));
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(e) => {
+            let weakens = "it is not known what the helper may do here";
+            findings.push(Finding::skipped(CEILING, format!("{e:#}"), weakens, "install again"));
+            return;
+        }
+    };
+    let allowed = String::from_utf8_lossy(&asked.stdout);
+    let range = allowed.lines().find_map(|line| line.strip_prefix("uid_range "));
+    let faults = String::from_utf8_lossy(&asked.stderr);
+    let (used, faults): (Vec<_>, Vec<_>) = faults.lines().partition(|line| line.contains(IN_USE));
+    findings.push(match faults.as_slice() {
+        [] => Finding::ok(CEILING, what),
+        faults => Finding::missing(CEILING, faults.join("; "), no_start, "mend the lines that are named"),
+    });
+    findings.extend(match (range, used.first().and_then(|line| line.split_once(IN_USE))) {
+        (_, Some((_, hit))) => Some(Finding::missing(
+            UIDS,
             hit,
             "the helper does not start: a sandbox would share a uid with an account",
             "give the account other numbers, or the ceiling another uid_range",
-        ),
-    }
+        )),
+        (Some(range), None) => Some(Finding::ok(UIDS, format!("{range} is nobody's"))),
+        (None, None) => None,
+    });
 }
 
 fn units() -> Finding {

@@ -7,30 +7,30 @@
 //! | `uid_range` | FIRST-LAST, for sandboxes | 1900000000-1900065535 |
 //! | `lock_dir` | where blocks of uids are locked, common to all instances | /run/cyberos-uid |
 //! | `root` | `sealed`, `grant` or `backing`, and a directory: descriptors of that kind must lie in it | none are taken |
-//! | `never` | a path: no granted directory lies in it or around it | see [`crate::never::NEVER`] |
+//! | `never` | a path: no granted directory lies in it or around it | see [`crate::policy::never::NEVER`] |
 //! | `mount` | NUMBER `ro` or `rw`, and a directory: a place for a view | there is no view |
 //! | `bin` | directory shown at /opt/cyberos/bin | nothing is |
 //! | `max_sandboxes` | at once, of one link | 64 |
 //! | `max_memory_mb` … | see [`LIMITS`] | see there |
 //! | `cpu_percent` | of one core, for a sandbox in a control group that can say so | 200 |
 
-use crate::ids::{MAX_MOUNTS, MountId};
-use crate::message::Refusal;
-use crate::plan::Limits;
-use crate::start::must;
-use core::fmt::Display;
+use crate::policy::start::must;
+use core::fmt::{self, Display, Formatter};
 use core::str::FromStr;
+use cyberos_proto::ids::{MAX_MOUNTS, MountId};
+use cyberos_proto::message::Refusal;
+use cyberos_proto::plan::Limits;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Longest ceiling file, in bytes.
-pub const MAX_FILE: usize = 4096;
+pub(crate) const MAX_FILE: usize = 4096;
 /// Uids of one block; its first serves the block's inits.
-pub const BLOCK: u32 = 256;
+pub(crate) const BLOCK: u32 = 256;
 /// The keys that bound a plan's limits, and what holds without them; in the order of `values`.
-pub const LIMITS: [(&str, u32); 6] = [
+pub(crate) const LIMITS: [(&str, u32); 6] = [
     ("max_memory_mb", 8192),
     ("max_processes", 512),
     ("max_tmp_mb", 1024),
@@ -44,13 +44,13 @@ pub const LIMITS: [(&str, u32); 6] = [
 const USERS: [(&str, usize, bool); 3] = [("passwd", 2, false), ("subuid", 1, true), ("subgid", 1, true)];
 
 /// All uids of the block whose first is `first`; that one serves the block's inits, the others are leases.
-pub fn block(first: u32) -> RangeInclusive<u32> {
+pub(crate) fn block(first: u32) -> RangeInclusive<u32> {
     first..=first + (BLOCK - 1)
 }
 
 /// Who is on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// Makes sockets and sandboxes.
     Broker,
     /// Makes views.
@@ -63,7 +63,7 @@ fn values(l: &Limits) -> [u32; 6] {
 
 /// What a descriptor's root is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RootKind {
+pub(crate) enum RootKind {
     /// Sealed copies.
     Sealed,
     /// Directories that may be granted to Bash.
@@ -74,7 +74,7 @@ pub enum RootKind {
 
 impl RootKind {
     /// The word in the file.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             RootKind::Sealed => "sealed",
             RootKind::Grant => "grant",
@@ -86,18 +86,18 @@ impl RootKind {
 /// The file's content. Each key is documented above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the table above")]
-pub struct CeilingText {
-    pub uids: (u32, u32),
-    pub broker_uid: Option<u32>,
-    pub skillfs_uid: Option<u32>,
-    pub locks: PathBuf,
-    pub roots: Vec<(RootKind, PathBuf)>,
-    pub never: Vec<PathBuf>,
+pub(crate) struct CeilingText {
+    pub(crate) uids: (u32, u32),
+    pub(crate) broker_uid: Option<u32>,
+    pub(crate) skillfs_uid: Option<u32>,
+    pub(crate) locks: PathBuf,
+    pub(crate) roots: Vec<(RootKind, PathBuf)>,
+    pub(crate) never: Vec<PathBuf>,
     /// Name, and whether it is read-only.
-    pub mounts: BTreeMap<MountId, (PathBuf, bool)>,
-    pub bin: Option<PathBuf>,
-    pub max_sandboxes: usize,
-    pub cpu_percent: u32,
+    pub(crate) mounts: BTreeMap<MountId, (PathBuf, bool)>,
+    pub(crate) bin: Option<PathBuf>,
+    pub(crate) max_sandboxes: usize,
+    pub(crate) cpu_percent: u32,
     max: [u32; 6],
 }
 
@@ -135,6 +135,37 @@ impl FromStr for CeilingText {
         }
         ceiling.check()?;
         Ok(ceiling)
+    }
+}
+
+impl Display for CeilingText {
+    /// Every key that holds, in the file's own language; what is read from it is the same again.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "uid_range {}-{}", self.uids.0, self.uids.1)?;
+        for (key, uid) in [("broker_uid", self.broker_uid), ("skillfs_uid", self.skillfs_uid)] {
+            if let Some(uid) = uid {
+                writeln!(f, "{key} {uid}")?;
+            }
+        }
+        writeln!(f, "lock_dir {}", self.locks.display())?;
+        for (kind, path) in &self.roots {
+            writeln!(f, "root {} {}", kind.as_str(), path.display())?;
+        }
+        for path in &self.never {
+            writeln!(f, "never {}", path.display())?;
+        }
+        for (id, (path, read_only)) in &self.mounts {
+            let access = if *read_only { "ro" } else { "rw" };
+            writeln!(f, "mount {} {access} {}", id.get(), path.display())?;
+        }
+        if let Some(bin) = &self.bin {
+            writeln!(f, "bin {}", bin.display())?;
+        }
+        writeln!(f, "max_sandboxes {}", self.max_sandboxes)?;
+        for ((key, _), max) in LIMITS.iter().zip(self.max) {
+            writeln!(f, "{key} {max}")?;
+        }
+        writeln!(f, "cpu_percent {}", self.cpu_percent)
     }
 }
 
@@ -199,7 +230,7 @@ impl CeilingText {
     }
 
     /// Refuses limits above the ceiling, naming the key.
-    pub fn allows(&self, limits: &Limits) -> Result<(), Refusal> {
+    pub(crate) fn allows(&self, limits: &Limits) -> Result<(), Refusal> {
         for ((asked, max), (key, _)) in values(limits).into_iter().zip(self.max).zip(LIMITS) {
             if asked > max {
                 return Err(Refusal::Ceiling(format!("{key} is {max}, asked for {asked}")));
@@ -209,30 +240,30 @@ impl CeilingText {
     }
 
     /// Which role a user has, if any. Root has none.
-    pub fn role(&self, uid: u32) -> Option<Role> {
+    pub(crate) fn role(&self, uid: u32) -> Option<Role> {
         let skillfs = (self.skillfs_uid == Some(uid)).then_some(Role::SkillFs);
         if self.broker_uid == Some(uid) { Some(Role::Broker) } else { skillfs }
     }
 
     /// The first uids of all blocks.
-    pub fn blocks(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u32> {
         (self.uids.0..=self.uids.1).step_by(BLOCK as usize)
     }
 
     /// The first uid of the block that a lock of that name is of, or is in.
-    pub fn block_named(&self, lock: &str) -> Option<u32> {
+    pub(crate) fn block_named(&self, lock: &str) -> Option<u32> {
         let uid = lock.parse().ok().filter(|uid| (self.uids.0..=self.uids.1).contains(uid));
         uid.map(|uid| self.init_uid(uid))
     }
 
     /// The uid of the inits of the block that `uid`, which is in the range, belongs to.
-    pub fn init_uid(&self, uid: u32) -> u32 {
+    pub(crate) fn init_uid(&self, uid: u32) -> u32 {
         uid - (uid - self.uids.0) % BLOCK
     }
 
     /// Whether nobody else may be given uids of the range. `read` answers the bytes of a file of /etc; one that is not
     /// there gives none.
-    pub fn unused(&self, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<(), String> {
+    pub(crate) fn unused(&self, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<(), String> {
         for (name, start, counted) in USERS {
             let file = match read(name) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
@@ -247,7 +278,7 @@ impl CeilingText {
     }
 
     /// The first line of a file of /etc whose uid, or `counted` uids, touch the range; they begin in column `start`.
-    pub fn touched<'t>(&self, file: &'t str, start: usize, counted: bool) -> Option<&'t str> {
+    pub(crate) fn touched<'t>(&self, file: &'t str, start: usize, counted: bool) -> Option<&'t str> {
         file.lines().find(|line| {
             let column = |n| line.split(':').nth(n).and_then(|c| c.trim().parse::<u64>().ok());
             let count = if counted { column(start + 1).unwrap_or(0) } else { 1 };
@@ -284,6 +315,8 @@ mod tests {
         );
         assert_eq!(read.mounts[&MountId::new(3).unwrap()], (PathBuf::from("/v w"), false));
         assert_eq!((read.max[0], read.max_sandboxes, read.cpu_percent), (9, 5, 50));
+        assert_eq!(read.to_string().parse(), Ok(read.clone()));
+        assert_eq!(CeilingText::default().to_string().parse(), Ok(CeilingText::default()));
         let never: Vec<_> = read.nevers().filter(|n| n.1).map(|n| n.0.to_str().unwrap()).collect();
         for name in ["/proc", "/etc/cyberos", "/n", "/m", "/s", "/b", "/v w", "/x", "/l"] {
             assert!(never.contains(&name), "{name} in {never:?}");

@@ -1,30 +1,30 @@
 //! What is never granted to Bash (`[4.0]`), besides what the broker itself refuses: told by what a directory is and lies
 //! in, and by its name. The helper finds out the former.
 
-use crate::ceiling::{CeilingText, RootKind};
-use crate::identity::Key;
-use crate::message::Refusal;
+use crate::policy::ceiling::{CeilingText, RootKind};
+use crate::policy::identity::Key;
+use cyberos_proto::message::Refusal;
 use std::path::{Path, PathBuf};
 
 /// Never granted, nor what lies in it or around it (`[4.0]`), besides what the ceiling itself names.
-pub const NEVER: &[&str] = &["/proc", "/sys", "/dev", "/run", "/boot", "/etc/cyberos"];
+pub(crate) const NEVER: &[&str] = &["/proc", "/sys", "/dev", "/run", "/boot", "/etc/cyberos"];
 /// Never granted, nor what lies around it; what lies in it may be.
-pub const NEVER_WHOLE: &[&str] = &["/tmp", "/usr", "/etc"];
+pub(crate) const NEVER_WHOLE: &[&str] = &["/tmp", "/usr", "/etc"];
 
 /// A directory that is never granted, as it was found.
 #[derive(Clone, Debug)]
-pub struct Never {
+pub(crate) struct Never {
     /// What the kernel calls it.
-    pub name: PathBuf,
+    pub(crate) name: PathBuf,
     /// Its key, and those of all directories around it, the nearest first.
-    pub around: Vec<Key>,
+    pub(crate) around: Vec<Key>,
     /// Whether what lies in it is not granted either.
-    pub inner: bool,
+    pub(crate) inner: bool,
 }
 
 impl CeilingText {
     /// Every name that no granted directory may be or lie around, and whether it may not lie in it either.
-    pub fn nevers(&self) -> impl Iterator<Item = (&Path, bool)> {
+    pub(crate) fn nevers(&self) -> impl Iterator<Item = (&Path, bool)> {
         // Backing files are a skill's source; the rest is named for other ends, and no skill's business.
         let roots = self.roots.iter().filter(|(kind, _)| *kind != RootKind::Grant).map(|(_, name)| name);
         let mounts = self.mounts.values().map(|(name, _)| name);
@@ -36,7 +36,7 @@ impl CeilingText {
     /// Refuses the directory called `name` if it is one that is never granted, lies around one, or in one. `chain` has
     /// its key and those of all directories around it; `found` is what there is of [`CeilingText::nevers`]: the rest is
     /// told by its name.
-    pub fn grants<'a>(
+    pub(crate) fn grants<'a>(
         &'a self,
         mut found: impl Iterator<Item = &'a Never>,
         name: &'a Path,

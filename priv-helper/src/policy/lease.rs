@@ -1,6 +1,6 @@
 //! What a lease's uid owns, as names: its invocation's socket (`[2.2]`), locks, processes. It opens none of them.
 
-use crate::ids::InvocationId;
+use cyberos_proto::ids::InvocationId;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -8,36 +8,36 @@ const PREFIX: &str = "cyberos-skill-broker.";
 const SUFFIX: &str = ".sock";
 
 /// The socket of an invocation.
-pub fn socket(invocation: InvocationId) -> PathBuf {
+pub(crate) fn socket(invocation: InvocationId) -> PathBuf {
     Path::new("/tmp").join(format!("{PREFIX}{invocation}{SUFFIX}"))
 }
 
 /// Whether a file of that name in /tmp has exactly the name of some invocation's socket.
-pub fn is_socket(name: &str) -> bool {
+pub(crate) fn is_socket(name: &str) -> bool {
     let id = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX)?.parse().ok());
     id.is_some_and(|id| socket(id) == Path::new("/tmp").join(name))
 }
 
 /// The name of a mount point's lock among those of blocks, which are numbers.
-pub fn mount_lock(point: &Path) -> Option<String> {
+pub(crate) fn mount_lock(point: &Path) -> Option<String> {
     point.to_str().map(|name| format!("mount{}", name.replace('/', "+")))
 }
 
 /// The uids in `range` that the process has of which /proc/PID/status is this, unless it is a zombie.
-pub fn runs_as(status: &str, range: &RangeInclusive<u32>) -> Vec<u32> {
+pub(crate) fn runs_as(status: &str, range: &RangeInclusive<u32>) -> Vec<u32> {
     let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).map_or("", str::trim);
     let found = field("Uid:").split_whitespace().filter_map(|u| u.parse().ok()).filter(|u| range.contains(u));
     if field("State:").starts_with(['Z', 'X']) { Vec::new() } else { found.collect() }
 }
 
 /// The uids in `range` that have keys, of what /proc/key-users says.
-pub fn with_keys(users: &str, range: &RangeInclusive<u32>) -> Vec<u32> {
+pub(crate) fn with_keys(users: &str, range: &RangeInclusive<u32>) -> Vec<u32> {
     let uids = users.lines().filter_map(|line| line.split(':').next()?.trim().parse().ok());
     uids.filter(|uid| range.contains(uid)).collect()
 }
 
 /// The processes that a block's lock remembers, one a line, and how they are written there.
-pub fn remembered(lock: &str) -> Vec<i32> {
+pub(crate) fn remembered(lock: &str) -> Vec<i32> {
     lock.lines().filter_map(|line| line.parse().ok()).collect()
 }
 

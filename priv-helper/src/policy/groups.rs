@@ -1,42 +1,42 @@
 //! Control groups as data: which values bound a sandbox in either version, and how an instance's directory is called.
 //! The helper writes them.
 
-use crate::plan::Cgroup;
+use cyberos_proto::plan::Cgroup;
 
 /// What an instance's directory is called before its pid namespace and pid.
 const INSTANCE: &str = "cyberos-sandboxes.";
 
 /// The directory of the helper with that pid in the pid namespace of that inode, in each hierarchy.
-pub fn instance(namespace: u64, pid: u32) -> String {
+pub(crate) fn instance(namespace: u64, pid: u32) -> String {
     format!("{INSTANCE}{namespace}.{pid}")
 }
 
 /// The pid in such a name, if it is of that namespace: who lives in another cannot be told from here.
-pub fn pid_of(namespace: u64, name: &str) -> Option<u32> {
+pub(crate) fn pid_of(namespace: u64, name: &str) -> Option<u32> {
     let (of, pid) = name.strip_prefix(INSTANCE)?.split_once('.')?;
     (of.parse() == Ok(namespace)).then(|| pid.parse().ok())?
 }
 
 /// Whether a `cgroup.controllers` has what bounds a sandbox.
-pub fn suffices(controllers: &str) -> bool {
+pub(crate) fn suffices(controllers: &str) -> bool {
     ["memory", "pids"].iter().all(|c| controllers.split_whitespace().any(|has| has == *c))
 }
 
 /// One value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub(crate) struct Setting {
     /// In which hierarchy: 0 for memory and 1 for pids in version 1, 0 for both in version 2.
-    pub hierarchy: usize,
+    pub(crate) hierarchy: usize,
     /// The file in the group.
-    pub file: &'static str,
+    pub(crate) file: &'static str,
     /// What it is to hold.
-    pub value: String,
+    pub(crate) value: String,
     /// Whether the file may be missing.
-    pub optional: bool,
+    pub(crate) optional: bool,
 }
 
 /// What bounds all processes of a sandbox together, in this order; its init is one more than `processes`.
-pub fn settings(version: Cgroup, memory_mb: u32, processes: u32, cpu_percent: u32) -> Vec<Setting> {
+pub(crate) fn settings(version: Cgroup, memory_mb: u32, processes: u32, cpu_percent: u32) -> Vec<Setting> {
     let set = |hierarchy, file, value: &dyn ToString, optional| Setting {
         hierarchy,
         file,
@@ -65,7 +65,7 @@ pub fn settings(version: Cgroup, memory_mb: u32, processes: u32, cpu_percent: u3
 }
 
 /// Where a group says how many of its processes were ended for want of memory: hierarchy as above, and file.
-pub fn kills_file(version: Cgroup) -> Option<(usize, &'static str)> {
+pub(crate) fn kills_file(version: Cgroup) -> Option<(usize, &'static str)> {
     match version {
         Cgroup::Absent => None,
         Cgroup::V1 => Some((0, "memory.oom_control")),
@@ -74,7 +74,7 @@ pub fn kills_file(version: Cgroup) -> Option<(usize, &'static str)> {
 }
 
 /// How many, by that file's text.
-pub fn kills(text: &str) -> u64 {
+pub(crate) fn kills(text: &str) -> u64 {
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }

@@ -1,17 +1,17 @@
 //! What the helper's own processes tell each other, and what one of them owns. It never leaves the helper.
 
-use crate::ids::{InvocationId, MountId};
-use crate::link::Link;
-use crate::message::{Exit, Message, Refusal};
-use crate::plan::SpawnPlan;
+use cyberos_proto::ids::{InvocationId, MountId};
+use cyberos_proto::link::Link;
+use cyberos_proto::message::{Exit, Message, Refusal};
+use cyberos_proto::plan::SpawnPlan;
 use serde::{Deserialize, Serialize};
 
 /// A link within the helper. It is used in one direction; in the other it only tells that its end has gone.
-pub type Inner = Link<Note, Note>;
+pub(crate) type Inner = Link<Note, Note>;
 
 /// One thing that a link process owns outside itself; ended in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Thing {
+pub(crate) enum Thing {
     /// With the pidfd of its init.
     Sandbox(InvocationId),
     /// With the mount and the lock of its mount point.
@@ -22,7 +22,7 @@ pub enum Thing {
 
 /// What a process tells the one that made it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Note {
+pub(crate) enum Note {
     /// Link process: it has made this.
     Hold(Thing),
     /// Link process: this is no more.
@@ -63,7 +63,7 @@ impl Message for Note {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Wait, decode, encode, pair};
+    use cyberos_proto::link::{Wait, decode, encode, pair};
     use std::os::fd::AsFd;
 
     #[test]

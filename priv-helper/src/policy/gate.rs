@@ -1,12 +1,12 @@
 //! Which request the helper takes from whom, and when: one table, read before anything is done. It knows neither plans
 //! nor descriptors.
 
-use crate::ceiling::Role;
-use crate::message::{Refusal, Request};
+use crate::policy::ceiling::Role;
+use cyberos_proto::message::{Refusal, Request};
 
 /// Where the thing that a request names stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Nobody has asked for it, or it has been released; or it is about nothing that could stand anywhere.
     Unknown,
     /// An invocation with a lease, and no sandbox: not yet, or no more.
@@ -23,7 +23,7 @@ use Role::{Broker, SkillFs};
 /// Takes a request or says why not. [`Refusal::Role`] ends the link. Making something leads out of the phase in which it
 /// may be asked for, so it is taken once; ending something may be asked for again and again.
 #[rustfmt::skip]
-pub fn admit(role: Role, request: &Request, phase: Phase) -> Result<(), Refusal> {
+pub(crate) fn admit(role: Role, request: &Request, phase: Phase) -> Result<(), Refusal> {
     let phases: &[Phase] = match (role, request) {
         (Broker,  Request::Describe)                             => &[Unknown],
         (Broker,  Request::CreateSocket { .. })                  => &[Unknown],
@@ -43,9 +43,9 @@ pub fn admit(role: Role, request: &Request, phase: Phase) -> Result<(), Refusal>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{InvocationId, MountId};
-    use crate::message::Signal;
-    use crate::plan::{Limits, MemoryLimit, Profile, SandboxPath, SpawnPlan};
+    use cyberos_proto::ids::{InvocationId, MountId};
+    use cyberos_proto::message::Signal;
+    use cyberos_proto::plan::{Limits, MemoryLimit, Profile, SandboxPath, SpawnPlan};
 
     fn spawn(socket: bool) -> Request {
         let limits = Limits {

@@ -5,17 +5,17 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Says of what an error at start is.
-pub fn named<T>(what: impl Display, result: Result<T, impl Display>) -> Result<T, String> {
+pub(crate) fn named<T>(what: impl Display, result: Result<T, impl Display>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e}"))
 }
 
 /// Unless `right`, `why` is an error at start.
-pub fn must(right: bool, why: impl Into<String>) -> Result<(), String> {
+pub(crate) fn must(right: bool, why: impl Into<String>) -> Result<(), String> {
     if right { Ok(()) } else { Err(why.into()) }
 }
 
 /// Whether the process `pid` was started with exactly one listening socket; `variable` is what its environment says.
-pub fn activated(pid: u32, variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {
+pub(crate) fn activated(pid: u32, variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {
     let number = |key| variable(key).and_then(|value| value.parse::<u32>().ok());
     let why = "not started by socket activation (LISTEN_PID is not this process): start it with systemd, or with \
         systemd-socket-activate --seqpacket -l SOCKET";
@@ -24,13 +24,23 @@ pub fn activated(pid: u32, variable: impl Fn(&str) -> Option<String>) -> Result<
     must(count == Some(1), format!("expected one listening socket, got LISTEN_FDS={count:?}"))
 }
 
-/// The ceiling's file, by the arguments without the program's name.
-pub fn ceiling_file(arguments: impl Iterator<Item = OsString>) -> Result<PathBuf, String> {
+/// What the helper is started for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To serve, within the ceiling in that file.
+    Serve(PathBuf),
+    /// To say whether that file is a ceiling, and what it allows.
+    Check(PathBuf),
+}
+
+/// What it is started for, by the arguments without the program's name.
+pub(crate) fn purpose(arguments: impl Iterator<Item = OsString>) -> Result<Purpose, String> {
     let arguments: Vec<_> = arguments.collect();
     match arguments.iter().map(OsString::as_os_str).collect::<Vec<&OsStr>>().as_slice() {
-        [] => Ok(PathBuf::from("/etc/cyberos/ceiling")),
-        [flag, file] if *flag == "--ceiling" => Ok(PathBuf::from(file)),
-        _ => Err("usage: cyberos-priv-helper [--ceiling FILE]".into()),
+        [] => Ok(Purpose::Serve("/etc/cyberos/ceiling".into())),
+        [flag, file] if *flag == "--ceiling" => Ok(Purpose::Serve(file.into())),
+        [flag, file] if *flag == "--check" => Ok(Purpose::Check(file.into())),
+        _ => Err("usage: cyberos-priv-helper [--ceiling FILE | --check FILE]".into()),
     }
 }
 
@@ -56,11 +66,12 @@ mod tests {
 
     #[test]
     fn the_ceiling_is_where_it_is_said_or_where_packages_put_it() {
-        let file = |arguments: &[&str]| ceiling_file(arguments.iter().map(OsString::from));
-        assert_eq!(file(&[]), Ok("/etc/cyberos/ceiling".into()));
-        assert_eq!(file(&["--ceiling", "x"]), Ok("x".into()));
-        for wrong in [&["--ceiling"][..], &["x"], &["--ceiling", "x", "y"], &["-c", "x"]] {
-            assert!(file(wrong).unwrap_err().starts_with("usage: "), "{wrong:?}");
+        let said = |arguments: &[&str]| purpose(arguments.iter().map(OsString::from));
+        assert_eq!(said(&[]), Ok(Purpose::Serve("/etc/cyberos/ceiling".into())));
+        assert_eq!(said(&["--ceiling", "x"]), Ok(Purpose::Serve("x".into())));
+        assert_eq!(said(&["--check", "x"]), Ok(Purpose::Check("x".into())));
+        for wrong in [&["--ceiling"][..], &["--check"], &["x"], &["--ceiling", "x", "y"], &["-c", "x"]] {
+            assert!(said(wrong).unwrap_err().starts_with("usage: "), "{wrong:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 /// Values by key; the last used is first.
 #[derive(Debug)]
-pub struct Recent<S, K, V, const MOST: usize> {
+pub(crate) struct Recent<S, K, V, const MOST: usize> {
     of: Option<S>,
     made: Vec<(K, V)>,
 }
@@ -17,7 +17,7 @@ impl<S, K, V, const MOST: usize> Default for Recent<S, K, V, MOST> {
 impl<S: PartialEq, K: PartialEq, V, const MOST: usize> Recent<S, K, V, MOST> {
     /// The value of `key`, made now if there is none, or if there is one from before `of` was as it is. Of more than
     /// `MOST`, the one that has not been used for longest goes.
-    pub fn get<E>(&mut self, of: S, key: K, make: impl FnOnce(&K) -> Result<V, E>) -> Result<&V, E> {
+    pub(crate) fn get<E>(&mut self, of: S, key: K, make: impl FnOnce(&K) -> Result<V, E>) -> Result<&V, E> {
         if self.of.as_ref() != Some(&of) {
             self.made.clear();
             self.of = Some(of);

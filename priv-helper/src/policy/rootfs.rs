@@ -1,11 +1,11 @@
 //! What every sandbox sees beside what is its own (`[10.5]`), as a list of names: the helper makes each, in this order,
 //! in an empty root.
 
-use crate::ceiling::block;
+use crate::policy::ceiling::block;
 
 /// What is at a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// A directory for others to be in, or for mounts of the sandbox's own.
     Directory,
     /// What the host has there, if it has it: links as links, the rest read-only.
@@ -20,7 +20,7 @@ pub enum Entry {
 
 /// The directories of which a change may change what the host has at the names below: their own, and what is most
 /// likely to be mounted over.
-pub const LOOKED_AT: [&str; 4] = ["/", "/usr", "/etc", "/etc/ssl"];
+pub(crate) const LOOKED_AT: [&str; 4] = ["/", "/usr", "/etc", "/etc/ssl"];
 
 const OWN: [&str; 5] = ["etc/ssl", "dev/pts", "dev/shm", "proc", "tmp"];
 /// Of /etc what programs were seen to open (`tests/programs` has them) and what can hold no secret.
@@ -62,7 +62,7 @@ const LINKS: [(&str, &str); 5] = [
 
 /// All names, without leading slash, for sandboxes of the block whose first uid is `first`. `etc` is what the host's /etc
 /// holds: of it `java-*` is shown besides. Each uid of a lease is the user `skill`.
-pub fn entries(first: u32, etc: impl IntoIterator<Item = String>) -> Vec<(String, Entry)> {
+pub(crate) fn entries(first: u32, etc: impl IntoIterator<Item = String>) -> Vec<(String, Entry)> {
     let mut passwd = String::from("root:x:0:0:root:/:/usr/sbin/nologin\n");
     let mut group = String::from("root:x:0:\n");
     for uid in block(first).skip(1) {

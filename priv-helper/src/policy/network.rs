@@ -2,7 +2,7 @@
 
 /// Whether no socket of any kind is in a network namespace of which these are net/unix and net/sockstat. One that nobody
 /// has by a descriptor may still be on its way in a message that nobody has read.
-pub fn is_empty(unix: &str, sockstat: &str) -> bool {
+pub(crate) fn is_empty(unix: &str, sockstat: &str) -> bool {
     let used = sockstat.lines().find_map(|line| line.strip_prefix("sockets: used "));
     let mut lines = unix.lines();
     // A table without its head is none.

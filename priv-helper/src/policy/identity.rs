@@ -3,55 +3,55 @@
 use nix::libc::{S_IFCHR, S_IFMT, S_IFSOCK};
 
 /// Device and inode.
-pub type Key = (u32, u32, u64);
+pub(crate) type Key = (u32, u32, u64);
 
 /// What statx tells of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Type and permissions.
-    pub mode: u32,
+    pub(crate) mode: u32,
     /// Its owner.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// The number of the mount that it was found on.
-    pub mount: u64,
+    pub(crate) mount: u64,
     /// Device and inode.
-    pub key: Key,
+    pub(crate) key: Key,
     /// What a device node stands for: major and minor number.
-    pub device: (u32, u32),
+    pub(crate) device: (u32, u32),
     /// When it changed last, in seconds and nanoseconds.
-    pub changed: (i64, u32),
+    pub(crate) changed: (i64, u32),
     /// Whether it may only grow, or not change at all, whatever its mode says.
-    pub kept: bool,
+    pub(crate) kept: bool,
 }
 
 impl Identity {
     /// Whether it is of that type: one of `S_IF…`.
-    pub fn is(&self, kind: u32) -> bool {
+    pub(crate) fn is(&self, kind: u32) -> bool {
         self.mode & S_IFMT == kind
     }
 
     /// Whether anybody but root can write it.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.uid != 0 || self.mode & 0o022 != 0
     }
 
     /// Whether only who owns a file in this directory, or the directory, can remove it: it must be root's.
-    pub fn is_sticky(&self) -> bool {
+    pub(crate) fn is_sticky(&self) -> bool {
         self.uid == 0 && self.mode & 0o1000 != 0
     }
 
     /// Whether it is the socket of that inode and owner.
-    pub fn is_socket(&self, inode: u64, uid: u32) -> bool {
+    pub(crate) fn is_socket(&self, inode: u64, uid: u32) -> bool {
         self.is(S_IFSOCK) && (self.key.2, self.uid) == (inode, uid)
     }
 
     /// Whether it is the character device with that major and minor number.
-    pub fn is_device(&self, number: (u32, u32)) -> bool {
+    pub(crate) fn is_device(&self, number: (u32, u32)) -> bool {
         self.is(S_IFCHR) && self.device == number
     }
 
     /// Whether both are one object on one mount.
-    pub fn same(&self, other: &Identity) -> bool {
+    pub(crate) fn same(&self, other: &Identity) -> bool {
         (self.mount, self.key, self.mode) == (other.mount, other.key, other.mode)
     }
 }
