@@ -231,7 +231,7 @@ impl Stage {
     }
 
     async fn certify(&mut self) -> Result<(), Failure> {
-        self.say("The operator certifies them: a signed manifest and a snapshot of each. SkillFS asks the provider again and shows them.");
+        self.say("The operator certifies them. SkillFS asks the provider again, and shows them.");
         for skill in SKILLS {
             let ran = self.ledger_command(skill).await?;
             expect(ran.exit == 0, "a certified skill", &ran)?;
@@ -245,7 +245,7 @@ impl Stage {
 
     async fn memory(&mut self) -> Result<(), Failure> {
         self.say(
-            "A skill keeps notes in memory. One call goes beyond its scope and is refused with a reason.",
+            "A skill keeps notes in memory. One call goes beyond its scope, and is refused with a reason.",
         );
         let note = "the demo was here";
         let ran =
@@ -301,7 +301,7 @@ impl Stage {
     }
 
     async fn edit(&mut self) -> Result<(), Failure> {
-        self.say("Someone edits a certified skill. The view falls back to the trusted snapshot, and that is what runs.");
+        self.say("Someone edits a certified skill. The certified version is shown, and runs, as before.");
         let before = self.of_last_run("memory-capture", "content_digest").await?;
         let main = self.skills.join("memory-capture/main");
         let mut text = std::fs::read_to_string(&main).map_err(at(&main))?;
@@ -317,7 +317,7 @@ impl Stage {
         let ran = self.cyberos(&["skill", "run", "memory-capture", "--", "after the edit"]).await?;
         expect(ran.exit == 0 && !ran.stdout.contains("EVIL"), "the trusted version's output", &ran)?;
         let after = self.of_last_run("memory-capture", "content_digest").await?;
-        tell!("   | what ran before the edit: {before}\n   | what ran after it:        {after}");
+        tell!("   | ran before the edit: {before}\n   | ran after it:        {after}");
         expect(before == after && !before.is_empty(), "one and the same digest", &ran)
     }
 
