@@ -221,6 +221,76 @@ fn commands_in_the_docs_exist() {
     assert!(unknown.is_empty(), "the docs use commands that don't exist: {unknown:#?}");
 }
 
+/// What stands in backquotes.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(|q| q.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The commands of rule [7.1]: `cyberos a b|c` is "a b" and "a c".
+fn commands_of_the_rules(spec: &str) -> BTreeSet<String> {
+    let (_, rule) = spec.split_once("**[7.1]**").expect("rule 7.1");
+    let (rule, _) = rule.split_once("**[7.2]**").expect("its end");
+    let mut found = BTreeSet::new();
+    for span in quoted(rule) {
+        let Some(all) = span.strip_prefix("cyberos ") else { continue };
+        let mut group = "";
+        for (number, part) in all.split('|').enumerate() {
+            let word = if number == 0 {
+                let (before, last) = part.rsplit_once(' ').unwrap_or(("", part));
+                group = before;
+                last
+            } else {
+                part.split(' ').next().unwrap_or(part)
+            };
+            found.insert(format!("{group} {word}").trim().to_owned());
+        }
+    }
+    found
+}
+
+/// The entry of a rule in SPEC.md's list of what is not built.
+fn not_built(spec: &str, rule: &str) -> BTreeSet<String> {
+    let (_, section) = spec.split_once("\n## 13. ").expect("section 13");
+    let row = section.lines().find(|line| line.starts_with(&format!("| {rule} |")));
+    quoted(row.unwrap_or_default()).into_iter().collect()
+}
+
+#[test]
+fn a_command_of_the_rules_is_there_or_listed_as_not_built() {
+    let spec = read(&root().join("SPEC.md"));
+    let all = commands_of_the_rules(&spec);
+    assert!(all.contains("skill broker status") && all.contains("audit verify"), "{all:?}");
+    let program = program("cyberos");
+    let there = |words: &str| {
+        let run = Command::new(&program).args(words.split(' ')).arg("--help").output().expect("it starts");
+        run.status.success()
+    };
+    let missing: BTreeSet<String> = all.into_iter().filter(|words| !there(words)).collect();
+    assert_eq!(not_built(&spec, "[7.1]"), missing);
+}
+
+#[test]
+fn the_tables_of_tools_say_what_this_build_has() {
+    let catalogue = read(&root().join("broker/src/catalogue.rs"));
+    let list = |name: &str| -> BTreeSet<String> {
+        let (_, rest) = catalogue.split_once(&format!("pub const {name}: ")).expect("the list");
+        let (list, _) = rest.split_once(';').and_then(|(_, values)| values.split_once(';')).expect("its end");
+        list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let here = list("HERE");
+    let to_come: BTreeSet<String> = list("NATIVE").difference(&here).cloned().collect();
+    assert_eq!(not_built(&read(&root().join("SPEC.md")), "[5]"), to_come);
+    let readme = read(&root().join("README.md"));
+    let (_, table) = readme.split_once("| tool | what it does |").expect("the README's table of tools");
+    let told = |state: &str| -> BTreeSet<String> {
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let rows = rows.filter(|line| line.ends_with(&format!("| {state} |")));
+        rows.flat_map(|line| quoted(line.split('|').nth(1).unwrap_or_default())).collect()
+    };
+    assert_eq!(told("built"), here);
+    assert_eq!(told("not yet"), to_come);
+}
+
 /// Of texts for people; tables and what a program prints or is given keep their lines.
 #[test]
 fn texts_wrap_at_100_columns() {
