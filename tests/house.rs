@@ -147,6 +147,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("broker/src/audit/tests/quota.rs", 6, "the clock is paused: time passes at once"),
     ("broker/tests/line/ending.rs", 1, "the clock is paused: time passes at once"),
     ("broker/tests/line/frames.rs", 2, "the clock is paused: time passes at once"),
+    ("tests/idle/waits.rs", 1, "the time in which nothing is to wake up; what does meanwhile is counted"),
     (
         "tests/sealed.rs",
         1,

@@ -101,6 +101,8 @@ fn the_watchdog_has_skillfs_user_and_of_its_descriptors_the_link_alone() {
         ("0".to_owned(), PathBuf::from("anon_inode:[pidfd]")),
         ("1".to_owned(), link),
         ("2".to_owned(), bench.path("skillfs.log")),
+        // Its own: that the thread which asks has an answer.
+        ("3".to_owned(), PathBuf::from("anon_inode:[eventfd]")),
     ];
     assert_eq!(descriptors(watchdog), expected);
     let pidfd = fs::read_to_string(format!("/proc/{watchdog}/fdinfo/0")).unwrap();

@@ -2,6 +2,7 @@
 //! waits holds up nobody; the number of clients is bounded, for each user apart, so that operators cannot keep the
 //! broker out. It decides nothing.
 
+use crate::bell::Bell;
 use crate::mapping::{Mapping, SkillId};
 use crate::notify::Notify;
 use crate::queue::Queue;
@@ -10,13 +11,12 @@ use crate::watch::Watch;
 use cyberos_proto::control::{ControlReply, ControlRequest, MAX_AWAIT_MS, SkillState, Status, bounded};
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::link::{self, Link, LinkError, Wait};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use cyberos_proto::wait::{readable, wait_any};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ const MAX_CLIENTS_OF_ONE: usize = 256;
 const MAX_CLIENTS: usize = 512;
 /// A client that does not take its answer for so long is dropped.
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
+/// Until a client that could not be accepted is tried again.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Longest refresh.
 const MAX_REFRESH: Duration = Duration::from_secs(900);
 
@@ -140,18 +142,14 @@ impl Drop for Seat {
     }
 }
 
-/// Accepts clients until `stop`.
-pub fn serve(control: &Arc<Control>, listener: &Listener, stop: &AtomicBool) {
+/// Accepts clients until `stop` is rung.
+pub fn serve(control: &Arc<Control>, listener: &Listener, stop: &Bell) {
     let clients = Clients::default();
-    let tick = PollTimeout::from(250u16);
-    while !stop.load(Ordering::Relaxed) {
-        let mut fds = [PollFd::new(listener.fd.as_fd(), PollFlags::POLLIN)];
-        if !matches!(poll(&mut fds, tick), Ok(n) if n > 0) {
-            continue;
-        }
+    let stopped = |limit| readable(stop.as_fd(), limit);
+    while wait_any(&[listener.fd.as_fd(), stop.as_fd()], &[], None).is_ok() && !stopped(Duration::ZERO) {
         let Ok(fd) = link::accept(listener.fd.as_fd()) else {
             // Out of descriptors: what waits in the backlog would make this loop spin.
-            std::thread::sleep(Duration::from_millis(20));
+            stopped(PAUSE);
             continue;
         };
         let link = Link::<ControlReply, ControlRequest>::new(fd);

@@ -4,6 +4,7 @@
 //! kernel starts with an empty cache (`[9.9]`). This process never touches the mount point itself, so that a dead
 //! mount cannot hang it; its watchdog does that, and ends it when the view no longer answers.
 
+use crate::bell::Bell;
 use crate::cli::Mount;
 use crate::control::{self, Control, Listener};
 use crate::flips::Flips;
@@ -28,7 +29,6 @@ use nix::sys::signal::{SigSet, Signal};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -112,7 +112,7 @@ fn serve_all(
     if mount.strict {
         refuse_failures(parts)?;
     }
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(Bell::new().context("no eventfd")?);
     let serving = listener.map(|listener| {
         let control = Arc::new(Control {
             mapping: parts.mapping.clone(),
@@ -128,7 +128,7 @@ fn serve_all(
         std::thread::spawn(move || control::serve(&control, &listener, &stop))
     });
     let result = keep_mounted(mount, mount_point, parts, sender, events);
-    stop.store(true, Ordering::Relaxed);
+    stop.ring();
     // Its end removes the socket.
     if let Some(serving) = serving {
         let _ = serving.join();

@@ -19,6 +19,7 @@
 //! | [`snapshot`] | whether a snapshot that a provider names may be shown |
 //! | [`stamps`] | whether a file is still what it was when it was decided |
 //! | [`queue`], [`resolver`], [`watch`] | when, how and why a skill is decided |
+//! | [`bell`] | wakes who waits for descriptors |
 //! | [`mapping`], `state`, `tree` | what is shown of each skill, its epoch, whether it is pending |
 //! | [`view`] | the pure rules: what is shown when, and how an entry appears |
 //! | [`lookup`], [`page`], `folder`, `attributes` | what is answered about a name, and about a page of names |
@@ -31,6 +32,7 @@
 //! SkillFS judges no content: security is the provider's judgement, path safety is SkillFS's (`[9.6]`).
 
 mod attributes;
+pub mod bell;
 mod beneath;
 pub mod cli;
 pub mod client;

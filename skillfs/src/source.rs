@@ -4,6 +4,7 @@
 //! With several sources the first that has the skill gives the whole of it. Sources are known by identity (device and inode), not by
 //! spelling; the spelling is kept for the provider. It knows no decisions; `resolver.rs` and `watch.rs` call it.
 
+use crate::bell::Bell;
 use crate::way::{Look, Way};
 use crate::{beneath, skill_file};
 use cyberos_proto::ids::SkillName;
@@ -15,7 +16,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Sources that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,9 @@ pub enum SourceError {
     /// A path that cannot be made absolute.
     #[error("{0}: {1}")]
     Path(PathBuf, std::io::Error),
+    /// Nothing to be woken by.
+    #[error("no eventfd: {0}")]
+    Bell(Errno),
 }
 
 /// A skill that was found.
@@ -60,6 +64,7 @@ fn is_skill(directory: &OwnedFd) -> bool {
 pub struct Sources {
     paths: Vec<PathBuf>,
     ways: Vec<Way>,
+    moved: Arc<Bell>,
     /// Names that were reported as no skill's, so that each is reported once.
     reported: Mutex<BTreeSet<PathBuf>>,
 }
@@ -114,15 +119,26 @@ impl Sources {
             kept.push((path, real, identity(&st)));
         }
         let paths: Vec<PathBuf> = kept.into_iter().map(|(p, _, _)| p).collect();
-        let ways: Vec<Way> = paths.iter().cloned().map(Way::new).collect();
+        let moved = Arc::new(Bell::new().map_err(SourceError::Bell)?);
+        let ways: Vec<Way> = paths.iter().map(|path| Way::new(path.clone(), moved.clone())).collect();
         // Says by itself which are shared.
         ways.iter().for_each(|way| drop(way.look()));
-        Ok(Sources { paths, ways, reported: Mutex::default() })
+        Ok(Sources { paths, ways, moved, reported: Mutex::default() })
     }
 
     /// The paths, absolute, spelt as configured.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
+    }
+
+    /// The ways to them, in the same order.
+    pub fn ways(&self) -> &[Way] {
+        &self.ways
+    }
+
+    /// Rung when a look finds that something on a way was moved.
+    pub fn moved(&self) -> &Arc<Bell> {
+        &self.moved
     }
 
     /// Which sources somebody besides root and SkillFS can write or exchange, and by what.

@@ -16,6 +16,7 @@
 //! | `pace` | what is too fast, and how long it is left alone |
 //! | `cover`, `walk` | what of a skill is watched; its directories |
 //! | `roots` | the sources themselves: which skills there are |
+//! | `tick` | what is due although nothing tells of it |
 //!
 //! It decides nothing: it tells the mapping what was touched and asks the queue for a decision.
 
@@ -25,27 +26,37 @@ mod pace;
 mod roots;
 mod share;
 mod table;
+mod tick;
 mod walk;
 
+use crate::bell::Bell;
 use crate::mapping::{Mapping, SkillId, Touch};
 use crate::queue::Queue;
 use crate::source::Sources;
+use crate::way::MOUNTS;
 pub use cover::{Covered, Need, Unwatchable};
 use cyberos_proto::ids::SkillName;
 use lane::{Lane, Seen, Who};
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use roots::Root;
 use share::Limits;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use table::Table;
 
-/// How often the watcher looks whether a source's path still leads to the same directory, and whose time has come.
+/// The watcher looks no more often than this whether a source's path still leads to the same directory, and whose time has
+/// come. It looks when something tells it to; by the clock alone while there is something that nobody tells of: a way that
+/// leads nowhere, or a step of one that cannot be watched.
 const TICK: Duration = Duration::from_millis(500);
+/// What the poller calls what is no lane.
+const BELL: u64 = u64::MAX;
+const MOUNTED: u64 = u64::MAX - 1;
+const FIRST_WAY: u64 = u64::MAX / 2;
 /// What the watcher takes of one queue before it looks at the next.
 const TURN: usize = 64 << 10;
 /// What an answer about more than one skill takes of each queue. A longer one is somebody's storm, which the watcher reads.
@@ -61,6 +72,8 @@ pub struct Watch {
     queue: Arc<Queue>,
     limits: Limits,
     poller: Arc<Epoll>,
+    /// Held for the poller.
+    _mounts: Option<File>,
     table: Mutex<Table>,
     roots: Mutex<Vec<Root>>,
     /// Held alone from when something of the sources is read until it is in the mapping.
@@ -76,6 +89,11 @@ impl Watch {
     /// A watch that watches nothing yet.
     pub fn new(sources: Arc<Sources>, mapping: Arc<Mapping>, queue: Arc<Queue>) -> Result<Self, Errno> {
         let poller = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
+        poller.add(sources.moved(), EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        let mounts = File::open(MOUNTS).ok();
+        if let Some(mounts) = &mounts {
+            poller.add(mounts, EpollEvent::new(EpollFlags::EPOLLPRI, MOUNTED))?;
+        }
         let limits = Limits::read(&sources);
         let roots = sources.paths().iter().map(|_| Root::default()).collect();
         let table = Mutex::new(Table::new(poller.clone(), mapping.keeps_live()));
@@ -87,6 +105,7 @@ impl Watch {
             queue,
             limits,
             poller,
+            _mounts: mounts,
             table,
             roots,
             reading_roots,
@@ -103,33 +122,65 @@ impl Watch {
 
     /// Sees changes until [`Watch::stop`].
     pub fn run(&self) {
-        let mut due = Instant::now() + TICK;
+        let mut last = Instant::now();
+        let mut due = Some(last + TICK);
         let mut ready = [EpollEvent::empty(); 32];
-        while !self.stop.load(Ordering::Relaxed) {
-            let left = due.saturating_duration_since(Instant::now());
-            let limit = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
-            let found = self.poller.wait(&mut ready, limit).unwrap_or(0);
+        loop {
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+            // A millisecond more, so that a wait never ends just before its time and spins.
+            let left = left.map(|left| if left.is_zero() { left } else { left + Duration::from_millis(1) });
+            let limit = left.map(|left| EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX));
+            let found = self.poller.wait(&mut ready, limit.unwrap_or(EpollTimeout::NONE)).unwrap_or(0);
+            let mut asked = false;
             for event in ready.iter().take(found) {
+                asked |= self.serve(event.data());
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let now = Instant::now();
+            if asked {
+                let soon = now.max(last + TICK);
+                due = Some(due.map_or(soon, |due| due.min(soon)));
+            }
+            // Not when nothing happens: in a storm something always does.
+            if due.is_some_and(|due| due <= now) {
+                self.tick();
+                last = Instant::now();
+                due = self.next_tick(last);
+            }
+        }
+    }
+
+    /// Answers one event; whether a tick is asked for by it.
+    fn serve(&self, who: u64) -> bool {
+        match who {
+            BELL => self.bell().silence(),
+            MOUNTED | FIRST_WAY.. => {}
+            number => {
                 let table = self.table();
-                let (lane, root) = (table.lane(event.data()), table.is_root(event.data()));
+                let (lane, root) = (table.lane(number), table.is_root(number));
                 drop(table);
                 match lane {
                     Some(_) if root => self.look_at_roots(TURN),
                     Some(lane) => self.look(&lane, TURN),
                     None => {}
                 }
-            }
-            // By the clock, not when nothing happens: in a storm something always does.
-            if Instant::now() >= due {
-                self.tick();
-                due = Instant::now() + TICK;
+                return false;
             }
         }
+        true
     }
 
-    /// Ends [`Watch::run`] soon.
+    /// What the watcher is woken by when there is something to be done that no event tells of.
+    fn bell(&self) -> &Bell {
+        self.sources.moved()
+    }
+
+    /// Ends [`Watch::run`].
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.bell().ring();
     }
 
     /// After this, every change of the skill that had ended before the call is in the mapping. It waits for no other
@@ -221,6 +272,8 @@ impl Watch {
             }
             (entry.backoff.next(now, LONGEST_HOLD), entry.backoff.times())
         };
+        // Where it goes on being shown.
+        self.bell().ring();
         let why = format!(
             "it changes faster than SkillFS can follow, so it is not looked at for {:.1} s ({times} times in a row)",
             time.as_secs_f32()
@@ -243,8 +296,11 @@ impl Watch {
     fn part(&self, who: Who) {
         let mut table = self.table();
         let left = table.leave(who);
-        table.freed(Instant::now());
+        let sooner = table.freed(Instant::now());
         drop(table);
+        if sooner {
+            self.bell().ring();
+        }
         if let Some((lane, true)) = left {
             self.keep(&lane, who, &HashSet::new());
         }
@@ -255,31 +311,6 @@ impl Watch {
         let mut too_fast = BTreeSet::new();
         lane.keep(who, kept, |seen| too_fast.extend(self.take_in(seen)));
         too_fast.into_iter().filter(|other| *other != who).for_each(|other| self.hold(other));
-    }
-
-    /// What is due by the clock.
-    fn tick(&self) {
-        let now = Instant::now();
-        self.tick_roots(now);
-        let hungry = self.table().hungry(now);
-        for who in hungry {
-            match who {
-                Who::Source(index) => self.watch_again(index),
-                Who::Skill(id) | Who::Beside(id) => self.queue.soon(id),
-            }
-        }
-        // What is shown although it is not watched must not be kept by the kernel.
-        if self.mapping.keeps_live() {
-            let table = self.table();
-            let held = table.entries.iter().filter(|(_, entry)| entry.backoff.holds(now));
-            let held: Vec<Who> = held.map(|(who, _)| *who).collect();
-            drop(table);
-            for who in held {
-                if let Who::Skill(id) = who {
-                    self.mapping.touch(id, &Touch::Live);
-                }
-            }
-        }
     }
 
     /// Whether no stranger can write in that folder.

@@ -2,7 +2,13 @@
 //! nothing of what the view shows, of decisions or of the helper; `daemon.rs` starts it, `main.rs` becomes it.
 //!
 //! It asks statfs of the mount point again and again, in a thread that alone can hang on the answer. By its path, so
-//! that it follows SkillFS to the next mount when one is lost; SkillFS mounts that anew by itself. When SkillFS is
+//! that it follows SkillFS to the next mount when one is lost; SkillFS mounts that anew by itself.
+//!
+//! This is the one thing of SkillFS that is done by the clock while nothing happens. A view that nobody uses looks the same
+//! whether its server would answer or is stopped, and a server that is stopped tells nobody: whoever comes first would hang.
+//! The kernel tells of waiting questions on the descriptor that serves them alone, and a watchdog that held that would keep
+//! a view up whose SkillFS is gone. So it asks, seldom; only while an answer is missing it looks more often.
+//! When SkillFS is
 //! stopped, or stuck, nothing in it can help. The link to the helper is ended, so that the helper takes the view off and
 //! whoever hangs on it gets an error, also when SkillFS is held in the kernel and cannot die; then it is killed, and
 //! whoever supervises it starts it again.
@@ -11,6 +17,7 @@
 //! that has got its number. Its standard output is the link, of which it uses nothing but the end. It has none of
 //! SkillFS's other descriptors, and ends with it or with the link.
 
+use crate::bell::Bell;
 use crate::spawn;
 use cyberos_proto::wait::{hung_up, wait_any};
 use nix::errno::Errno;
@@ -21,19 +28,22 @@ use nix::sys::statfs::{FUSE_SUPER_MAGIC, statfs};
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// The subcommand that makes a `skillfs` the watchdog.
 pub const COMMAND: &str = "watchdog";
-/// How often the view is asked.
-const ASK_EVERY: Duration = Duration::from_millis(700);
+/// How often the view is asked while it answers.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked whether there is an answer, once one is missing.
+const LOOK_EVERY: Duration = Duration::from_millis(700);
 /// A view that answers nothing for so long is given up (`[9.9]`).
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 /// So many looks in a row that find no answer are [`SILENCE_LIMIT`]. Looks are counted and not the time: when the whole
 /// machine or its container has been frozen, SkillFS gets its time to answer afterwards.
-const SILENT_LOOKS: u128 = SILENCE_LIMIT.as_millis().div_ceil(ASK_EVERY.as_millis());
+const SILENT_LOOKS: u128 = SILENCE_LIMIT.as_millis().div_ceil(LOOK_EVERY.as_millis());
 /// From so many silent looks on, a view that is taken off is not taken for one that was unmounted in good order.
 const SUSPECT_LOOKS: u128 = 3;
 /// How long the last word may take, should nobody read it.
@@ -77,37 +87,85 @@ pub fn run(mount_point: &Path) -> anyhow::Result<()> {
     prctl::set_dumpable(false)?;
     // Who signals all of a service's processes means SkillFS, which is watched until it has ended.
     SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]).thread_block()?;
-    let (sender, seen) = channel();
-    let asked = mount_point.to_owned();
-    std::thread::Builder::new().name("ask".into()).spawn(move || ask(&asked, &sender))?;
+    let mut asker = Asker::of(mount_point)?;
     let mut silence = Silence::default();
-    while !wait_any(&[skillfs], &[link], Some(ASK_EVERY))? {
-        if silence.look(seen.try_iter().last()) {
+    loop {
+        let pause = if silence.is_none() { ASK_EVERY } else { LOOK_EVERY };
+        if !asker.is_asked() && wait_any(&[skillfs], &[link], Some(pause))? {
+            return Ok(());
+        }
+        asker.ask();
+        let seen = if wait_any(&[skillfs, asker.answered.as_fd()], &[link], Some(LOOK_EVERY))? {
+            match asker.take() {
+                None => return Ok(()),
+                seen => seen,
+            }
+        } else {
+            None
+        };
+        if silence.look(seen) {
             return Ok(give_up(skillfs, link, mount_point)?);
         }
     }
-    Ok(())
 }
 
-/// Asks for ever; hangs when the view does.
-fn ask(mount_point: &PathBuf, seen: &Sender<Seen>) {
-    let mut told = None;
-    loop {
-        let answer = statfs(mount_point).map(|s| s.filesystem_type() == FUSE_SUPER_MAGIC);
-        let now = Seen::of(answer);
-        // A view that we cannot reach hangs us never, and others perhaps.
-        let unreachable = answer.err().filter(|_| now == Seen::NoView);
-        if told != unreachable {
-            if let Some(e) = unreachable {
-                say(&format!("{} cannot be watched: {e}", mount_point.display()));
+/// The thread that asks the view.
+struct Asker {
+    questions: Sender<()>,
+    seen: Receiver<Seen>,
+    answered: Arc<Bell>,
+    asked: bool,
+}
+
+impl Asker {
+    fn of(mount_point: &Path) -> anyhow::Result<Self> {
+        let answered = Arc::new(Bell::new()?);
+        let ((questions, asked), (sender, seen)) = (channel(), channel());
+        let (mount_point, bell) = (mount_point.to_owned(), answered.clone());
+        let ask = move || {
+            let mut told = None;
+            while asked.recv().is_ok() && sender.send(statfs_of(&mount_point, &mut told)).is_ok() {
+                bell.ring();
             }
-            told = unreachable;
-        }
-        if seen.send(now).is_err() {
-            return;
-        }
-        std::thread::sleep(ASK_EVERY);
+        };
+        std::thread::Builder::new().name("ask".into()).spawn(ask)?;
+        Ok(Asker { questions, seen, answered, asked: false })
     }
+
+    /// Whether the last question has not been answered.
+    fn is_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// Asks, unless it has been asked; whoever asks hangs when the view does.
+    fn ask(&mut self) {
+        if !self.asked {
+            self.asked = self.questions.send(()).is_ok();
+        }
+    }
+
+    /// What was found, if it was.
+    fn take(&mut self) -> Option<Seen> {
+        self.answered.silence();
+        let seen = self.seen.try_recv().ok();
+        self.asked &= seen.is_none();
+        seen
+    }
+}
+
+/// What one question finds. A view that cannot be reached at all is said once.
+fn statfs_of(mount_point: &Path, told: &mut Option<Errno>) -> Seen {
+    let answer = statfs(mount_point).map(|s| s.filesystem_type() == FUSE_SUPER_MAGIC);
+    let now = Seen::of(answer);
+    // A view that we cannot reach hangs us never, and others perhaps.
+    let unreachable = answer.err().filter(|_| now == Seen::NoView);
+    if *told != unreachable {
+        if let Some(e) = unreachable {
+            say(&format!("{} cannot be watched: {e}", mount_point.display()));
+        }
+        *told = unreachable;
+    }
+    now
 }
 
 /// Says so, ends the link, and kills SkillFS. In this order, because we end with it; whoever holds standard error without
@@ -160,6 +218,11 @@ impl Seen {
 struct Silence(u128);
 
 impl Silence {
+    /// Whether the last look found an answer.
+    fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+
     /// Takes what was seen since the last look, none if the question has not come back. Answers whether it has lasted
     /// too long.
     ///

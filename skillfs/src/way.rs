@@ -8,6 +8,7 @@
 //!
 //! It judges nothing and keeps no directory open. `source.rs` calls it.
 
+use crate::bell::Bell;
 use crate::beneath::proc_path;
 use crate::stamps::Time;
 use nix::errno::Errno;
@@ -18,14 +19,16 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most symlinks on one way, as in the kernel.
 const MAX_LINKS: usize = 40;
 /// Most steps, links' included.
 const MAX_STEPS: usize = 1024;
+/// Becomes ready, for who waits for what is urgent, when something is mounted or unmounted.
+pub const MOUNTS: &str = "/proc/self/mountinfo";
 /// Reads of one look: so many empty a queue of the kernel's usual length.
 const READS: usize = 80;
 
@@ -57,6 +60,8 @@ fn ids(steps: &Result<Vec<Step>, Errno>) -> Result<Vec<(u64, u64)>, Errno> {
 #[derive(Debug)]
 pub struct Way {
     path: PathBuf,
+    /// Rung when a look finds that something was moved: what it was told of, nobody else is.
+    moved: Arc<Bell>,
     state: Mutex<State>,
 }
 
@@ -66,7 +71,9 @@ struct State {
     inotify: Option<Inotify>,
     mounts: Option<File>,
     watched: HashSet<WatchDescriptor>,
-    /// Where it led when it was last looked at.
+    /// Whether it led somewhere when it was last looked at, and every step is watched.
+    sure: bool,
+    /// Where it led then.
     led: Result<Vec<(u64, u64)>, Errno>,
     /// How often something on the way was moved.
     moves: u64,
@@ -76,14 +83,22 @@ struct State {
 }
 
 impl Way {
-    /// The way of that absolute path, which may lead nowhere yet.
-    pub fn new(path: PathBuf) -> Self {
+    /// The way of that absolute path, which may lead nowhere yet. `moved` is rung by a look that finds it another.
+    pub fn new(path: PathBuf, moved: Arc<Bell>) -> Self {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
-        let mounts = File::open("/proc/self/mountinfo").ok();
+        let mounts = File::open(MOUNTS).ok();
         let led = Err(Errno::ENOENT);
-        let state =
-            State { inotify, mounts, watched: HashSet::new(), led, moves: 0, mounted: 0, shared: None };
-        Way { path, state: Mutex::new(state) }
+        let state = State {
+            inotify,
+            mounts,
+            watched: HashSet::new(),
+            sure: false,
+            led,
+            moves: 0,
+            mounted: 0,
+            shared: None,
+        };
+        Way { path, moved, state: Mutex::new(state) }
     }
 
     /// The path, as configured.
@@ -98,6 +113,16 @@ impl Way {
     /// Who besides root and SkillFS can put another folder in the source's place, or write it; none if nobody can.
     pub fn shared(&self) -> Option<String> {
         self.state().shared.clone()
+    }
+
+    /// Whether it leads somewhere, and whoever moves a step of it makes an event.
+    pub fn is_sure(&self) -> bool {
+        self.state().sure
+    }
+
+    /// Has `add` wait for what happens to the steps, if they are watched.
+    pub fn wait_by<T>(&self, add: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+        self.state().inotify.as_ref().map(|inotify| add(inotify.as_fd()))
     }
 
     /// Looks at every step, and watches it.
@@ -121,7 +146,12 @@ impl Way {
         let shared = found.as_ref().ok().and_then(|walked| walked.shared.clone());
         let steps = found.map(|walked| walked.steps);
         let led = std::mem::replace(&mut state.led, ids(&steps));
-        state.moves += u64::from(state.moved(&before) || led != state.led);
+        let sure = steps.as_ref().is_ok_and(|steps| steps.iter().all(|(_, _, changed)| changed.is_none()));
+        let moved = state.moved(&before) || led != state.led;
+        if moved || sure != std::mem::replace(&mut state.sure, sure) {
+            self.moved.ring();
+        }
+        state.moves += u64::from(moved);
         state.mounted += u64::from(state.mounts_changed() && shared.is_some());
         if shared.is_some() && shared != state.shared {
             let why = shared.as_deref().unwrap_or_default();
@@ -267,120 +297,4 @@ fn writable(path: &Path, st: &FileStat) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    struct Place(tempfile::TempDir);
-
-    impl Place {
-        fn new() -> Self {
-            let t = tempfile::tempdir().unwrap();
-            for d in ["a/b/src", "other/b/src"] {
-                fs::create_dir_all(t.path().join(d)).unwrap();
-            }
-            Place(t)
-        }
-
-        fn at(&self, p: &str) -> PathBuf {
-            self.0.path().join(p)
-        }
-
-        fn way(&self, p: &str) -> Way {
-            Way::new(self.at(p))
-        }
-
-        fn exchange(&self, a: &str, b: &str) {
-            use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-            renameat2(AT_FDCWD, &self.at(a), AT_FDCWD, &self.at(b), RenameFlags::RENAME_EXCHANGE).unwrap();
-        }
-    }
-
-    #[test]
-    fn equal_looks_mean_that_nothing_on_the_way_was_exchanged() {
-        let place = Place::new();
-        symlink("a", place.at("link")).unwrap();
-        symlink("b", place.at("a/inner")).unwrap();
-        let way = place.way("link/inner/src");
-        let first = way.look();
-        assert!(first.steps.is_ok());
-        assert_eq!(way.look(), first);
-        fs::write(place.at("a/b/src/file"), "x").unwrap();
-        fs::create_dir(place.at("a/beside")).unwrap();
-        assert_eq!(way.look(), first, "what happens in a directory is no move of it");
-        // There and back: of a directory, of its parent, and of the links.
-        for (one, other) in [("a/b", "other/b"), ("a", "other"), ("a/b/src", "other/b/src")] {
-            let before = way.look();
-            place.exchange(one, other);
-            place.exchange(one, other);
-            let after = way.look();
-            assert_eq!(after.steps, before.steps, "{one}: the same as before");
-            assert_ne!(after, before, "{one}: but moved");
-        }
-        symlink("other", place.at("new")).unwrap();
-        let before = way.look();
-        fs::hard_link(place.at("link"), place.at("kept")).unwrap();
-        fs::rename(place.at("new"), place.at("link")).unwrap();
-        fs::remove_file(place.at("link")).unwrap();
-        fs::hard_link(place.at("kept"), place.at("link")).unwrap();
-        let after = way.look();
-        assert_eq!(after.steps, before.steps);
-        assert_ne!(after, before, "a link that was another one for a while");
-        let before = way.look();
-        assert_eq!(way.look(), before, "and then it is quiet again");
-    }
-
-    #[test]
-    fn a_way_that_leads_elsewhere_or_nowhere_is_another_one() {
-        let place = Place::new();
-        let way = place.way("a/b/src");
-        let first = way.look();
-        fs::rename(place.at("a"), place.at("gone")).unwrap();
-        let second = way.look();
-        assert_eq!(second.steps, Err(Errno::ENOENT));
-        assert_ne!(first, second);
-        fs::write(place.at("a"), "").unwrap();
-        assert_eq!(way.look().steps, Err(Errno::ENOTDIR));
-        fs::remove_file(place.at("a")).unwrap();
-        symlink("a", place.at("a")).unwrap();
-        assert_eq!(way.look().steps, Err(Errno::ELOOP));
-    }
-
-    #[test]
-    fn who_can_exchange_a_step_is_named() {
-        let place = Place::new();
-        let way = place.way("a/b/src");
-        let mode = |p: &str, m| fs::set_permissions(place.at(p), fs::Permissions::from_mode(m)).unwrap();
-        let shared = || {
-            way.look();
-            way.shared()
-        };
-        for p in ["", "a", "a/b", "a/b/src"] {
-            mode(p, 0o755);
-        }
-        assert_eq!(shared(), None);
-        for (path, open) in [("a", 0o777), ("a/b", 0o775), ("a/b/src", 0o757)] {
-            mode(path, open);
-            assert!(shared().unwrap().contains(&format!("{} can be written", place.at(path).display())));
-            mode(path, 0o755);
-        }
-        mode("a", 0o1777);
-        assert_eq!(shared(), None, "in a sticky directory nobody else can exchange what is ours");
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
-        let give = |p: &str, uid| std::os::unix::fs::lchown(place.at(p), Some(uid), None).unwrap();
-        give("a/b", 61_999);
-        assert!(shared().unwrap().contains("a/b belongs to uid 61999"));
-        give("a/b", 0);
-        symlink("b", place.at("a/link")).unwrap();
-        give("a/link", 61_999);
-        let through = place.way("a/link/src");
-        through.look();
-        assert!(through.shared().unwrap().contains("link belongs to uid 61999"));
-        mode("a", 0o755);
-        through.look();
-        assert_eq!(through.shared(), None, "a link is nobody's to change where he cannot write");
-    }
-}
+mod tests;

@@ -127,12 +127,15 @@ impl Watch {
         }
         let before = std::mem::replace(&mut entry.watches, seen.len());
         entry.mixed |= mixed;
-        match &outcome {
-            Err(why) if why.may_pass() => table.starved(who, now),
-            _ => table.fed(who),
+        let starved = outcome.as_ref().is_err_and(Unwatchable::may_pass);
+        match starved {
+            true => table.starved(who, now),
+            false => table.fed(who),
         }
-        if outcome.is_ok() && before > seen.len() {
-            table.freed(now);
+        let sooner = outcome.is_ok() && before > seen.len() && table.freed(now);
+        drop(table);
+        if starved || sooner {
+            self.bell().ring();
         }
         outcome
     }
@@ -170,6 +173,7 @@ impl Watch {
             }
             Err(errno) => {
                 table.starved(who, Instant::now());
+                self.bell().ring();
                 Err(Unwatchable::Directory { path: PathBuf::new(), errno })
             }
         }

@@ -112,6 +112,7 @@ impl Watch {
             root.again = Some(now + time);
             time
         };
+        self.bell().ring();
         tracing::warn!(source = ?self.sources.paths().get(index), seconds = time.as_secs_f32(),
             "entries come and go in a source faster than SkillFS can follow; it is listed again after this time");
         self.part(Who::Source(index));
@@ -251,6 +252,12 @@ impl Watch {
         for root in self.roots().iter_mut() {
             root.again = Some(root.again.map_or(at, |before| before.min(at)));
         }
+        self.bell().ring();
+    }
+
+    /// When the next source is listed again, if one is.
+    pub(super) fn next_root(&self) -> Option<Instant> {
+        self.roots().iter().filter_map(|root| root.again).min()
     }
 
     /// Watches the sources themselves, and finds the skills that came or went. New ones are asked to be decided.
@@ -295,6 +302,7 @@ impl Watch {
                     "a source cannot be watched; it is tried again");
                 if matches!(e, Errno::ENOSPC | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) {
                     self.table().starved(who, Instant::now());
+                    self.bell().ring();
                 }
             }
         }

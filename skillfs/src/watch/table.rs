@@ -244,11 +244,19 @@ impl Table {
         }
     }
 
-    /// Watches were given back: who waits for some need not wait much longer.
-    pub(super) fn freed(&mut self, now: Instant) {
-        for entry in self.entries.values_mut() {
-            entry.starved = entry.starved.map(|(at, _)| (at.min(now + AGAIN), 0));
+    /// Watches were given back: who waits for some need not wait much longer. Whether anybody does.
+    pub(super) fn freed(&mut self, now: Instant) -> bool {
+        let mut sooner = false;
+        for (at, times) in self.entries.values_mut().filter_map(|entry| entry.starved.as_mut()) {
+            sooner |= *at > now + AGAIN;
+            (*at, *times) = ((*at).min(now + AGAIN), 0);
         }
+        sooner
+    }
+
+    /// When the next one is to be tried again.
+    pub(super) fn next_hungry(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|entry| entry.starved).map(|(at, _)| at).min()
     }
 
     /// Those whose time to be tried again has come; each is named once.
