@@ -4,7 +4,7 @@
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +33,11 @@ pub(crate) fn directory(directory: impl AsFd, path: &OsStr) -> Result<OwnedFd, E
 pub(crate) fn follow(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let inside = resolve() & !ResolveFlag::RESOLVE_NO_SYMLINKS;
     openat2(directory, name, OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(inside))
+}
+
+/// Device and inode.
+pub(crate) fn identity(st: &FileStat) -> (u64, u64) {
+    (st.st_dev, st.st_ino)
 }
 
 /// The name under which a held descriptor can be opened again.

@@ -3,7 +3,8 @@
 //! broker out. It decides nothing.
 
 use crate::bell::Bell;
-use crate::mapping::{Mapping, SkillId};
+use crate::decision::SkillId;
+use crate::mapping::Mapping;
 use crate::notify::Notify;
 use crate::queue::Queue;
 use crate::source::Sources;

@@ -1,7 +1,7 @@
 //! What the kernel must be told: one entry a skill, merged until `notify.rs` takes it. A queue and nothing else, so
 //! that `mapping.rs` can fill it under its lock and nobody who fills it ever waits.
 
-use crate::mapping::SkillId;
+use crate::decision::SkillId;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Condvar, Mutex};

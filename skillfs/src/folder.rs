@@ -1,8 +1,9 @@
 //! A directory in the view, with what is read of it now: a skill's top, of which the tree that is shown is read, or one
 //! further down, which stays in the tree that it was opened in. `lookup.rs` and `page.rs` read it.
 
+use crate::decision::SkillId;
 use crate::inode::{Directory, Node, Top};
-use crate::mapping::{SkillId, Tree};
+use crate::tree::Tree;
 use crate::{beneath, view};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

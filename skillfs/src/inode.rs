@@ -12,9 +12,10 @@
 //! It knows neither decisions nor FUSE messages. `lookup.rs` fills it, `notify.rs` walks it.
 
 use crate::beneath;
+use crate::decision::SkillId;
 use crate::listing::Listing;
-use crate::mapping::{SkillId, Tree};
 use crate::stamps::{Stamp, stamp};
+use crate::tree::Tree;
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, fstat};
 use std::collections::{HashMap, HashSet};

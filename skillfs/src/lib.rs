@@ -20,7 +20,8 @@
 //! | [`stamps`] | whether a file is still what it was when it was decided |
 //! | [`queue`], [`resolver`], [`watch`] | when, how and why a skill is decided |
 //! | [`bell`] | wakes who waits for descriptors |
-//! | [`mapping`], `state`, `tree` | what is shown of each skill, its epoch, whether it is pending |
+//! | [`mapping`], `state` | what is shown of each skill, its epoch, whether it is pending |
+//! | [`decision`], [`tree`] | the words of it: what was decided, what changed, what is shown |
 //! | [`view`] | the pure rules: what is shown when, and how an entry appears |
 //! | [`lookup`], [`page`], `folder`, `attributes` | what is answered about a name, and about a page of names |
 //! | [`inode`], [`listing`], [`fs`] | what the kernel knows, in which order, and how it asks |
@@ -38,6 +39,7 @@ pub mod cli;
 pub mod client;
 pub mod control;
 pub mod daemon;
+pub mod decision;
 pub mod flips;
 mod folder;
 pub mod fs;
@@ -58,7 +60,7 @@ pub mod source;
 pub mod spawn;
 pub mod stamps;
 mod state;
-mod tree;
+pub mod tree;
 pub mod verdict;
 pub mod view;
 pub mod watch;

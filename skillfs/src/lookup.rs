@@ -11,9 +11,11 @@
 //! is known before we answer. The name is noted before the state is read that the answer rests on, so that a flip
 //! in between finds it; names that are not there are not noted, since the kernel never keeps those.
 
+use crate::decision::{SkillId, Touch};
 use crate::folder::Folder;
 use crate::inode::{self, Inodes, Node, Object, Top};
-use crate::mapping::{Mapping, Showing, SkillId, Touch, Tree};
+use crate::mapping::Mapping;
+use crate::tree::{Showing, Tree};
 use crate::watch::Watch;
 use crate::{attributes, beneath, view};
 use fuser::{FileAttr, FileType};

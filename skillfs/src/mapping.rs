@@ -14,71 +14,21 @@
 mod deciding;
 mod names;
 
+use crate::beneath::identity;
+use crate::decision::{SkillId, Touch};
 use crate::flips::Flips;
 use crate::state::Skill;
-pub use crate::tree::{Showing, Tree};
+use crate::tree::{Showing, Tree};
 use crate::verdict::SnapshotName;
 use crate::view::{OnChange, OnFailure};
-use cyberos_proto::control::{self, Epoch, SkillState, Verdict};
+use cyberos_proto::control::{self, Epoch, SkillState};
 use cyberos_proto::ids::SkillName;
 pub use deciding::Deciding;
 use nix::sys::stat::fstat;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
-
-/// Number of a skill in this process; it stays with the name, also when a skill that was shown goes and comes back. None is
-/// given twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SkillId(pub u32);
-
-/// What was seen to change.
-#[derive(Clone, Debug)]
-pub enum Touch {
-    /// Something in the live folder.
-    Live,
-    /// Something in `.skill-meta`; the path is relative to that.
-    Private(PathBuf),
-    /// The skill's directory came, went, or was replaced.
-    Place,
-}
-
-/// What a provider's accepted answer means here, snapshots opened and checked.
-#[derive(Debug)]
-pub struct Decision {
-    /// What is to be shown.
-    pub verdict: Verdict,
-    /// The trusted snapshot, if there is a safe one.
-    pub trusted: Option<(SnapshotName, Arc<Tree>)>,
-    /// The provider's version of what is shown.
-    pub version: Option<String>,
-    /// The provider's status word.
-    pub status: String,
-    /// Why.
-    pub reason: Option<String>,
-    /// What the operator should know.
-    pub warning: Option<String>,
-    /// The provider's digest.
-    pub content_digest: Option<String>,
-}
-
-/// What was touched in `.skill-meta` while a provider ran.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RunTouches {
-    /// Paths below `.skill-meta`.
-    pub paths: BTreeSet<PathBuf>,
-}
-
-/// Whether what was decided could be installed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Installed {
-    /// It holds now.
-    Yes,
-    /// The skill changed meanwhile; it is still pending.
-    Changed,
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
@@ -168,8 +118,7 @@ impl Mapping {
         let mut inner = self.lock();
         let Some(s) = inner.get_mut(id) else { return };
         let same = match (&s.live, fstat(&directory)) {
-            (Some(live), Ok(new)) => fstat(&live.root)
-                .is_ok_and(|old| crate::source::identity(&old) == crate::source::identity(&new)),
+            (Some(live), Ok(new)) => fstat(&live.root).is_ok_and(|old| identity(&old) == identity(&new)),
             _ => false,
         };
         if !same {
@@ -207,7 +156,7 @@ impl Mapping {
     /// Device and inode of the live folder, once it was opened.
     pub fn live_identity(&self, id: SkillId) -> Option<(u64, u64)> {
         let live = self.lock().get(id)?.live.clone()?;
-        fstat(&live.root).ok().map(|st| crate::source::identity(&st))
+        fstat(&live.root).ok().map(|st| identity(&st))
     }
 
     /// What must be watched for what is shown of the skill, or was last to be shown: whether it was ever shown, and the

@@ -11,9 +11,10 @@
 //!    go on finding without asking.
 //! 4. Cached content of live files, which may have been edited in place.
 
+use crate::decision::SkillId;
 use crate::flips::{Flip, Flips};
 use crate::inode::{self, Directory, Inodes, ROOT};
-use crate::mapping::{Mapping, SkillId};
+use crate::mapping::Mapping;
 use fuser::{INodeNo, Notifier};
 use std::ffi::{OsStr, OsString};
 use std::io;

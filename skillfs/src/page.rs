@@ -3,11 +3,12 @@
 //! However many names it has, a page is read, looked at for changes, and checked again once (`lookup.rs` says in which
 //! order). What the kernel had no room for is given back.
 
+use crate::decision::SkillId;
 use crate::folder::Folder;
 use crate::inode::{self, Object};
 use crate::listing::Entry;
 use crate::lookup::{Found, View};
-use crate::mapping::{Showing, SkillId, Tree};
+use crate::tree::{Showing, Tree};
 use crate::{attributes, beneath, view};
 use cyberos_proto::ids::SkillName;
 use fuser::{FileAttr, FileType};

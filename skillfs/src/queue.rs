@@ -5,7 +5,7 @@
 //! [`OVER`] times as many in all. *Guests* are skills in which strangers can write, and those that have taken long or changed
 //! all the time before: they never take all of either, so that the others never wait for them.
 
-use crate::mapping::SkillId;
+use crate::decision::SkillId;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -10,13 +10,16 @@
 //! away. A provider may write into `.skill-meta` while it runs; that is told from a change by others by running it
 //! once more: if it then says the same and touches nothing new, it was its own doing.
 
-use crate::mapping::{Decision, Installed, Mapping, RunTouches, SkillId, Touch, Tree};
+use crate::beneath::identity;
+use crate::decision::{Decision, Installed, RunTouches, SkillId, Touch};
+use crate::mapping::Mapping;
 use crate::provider::Provider;
 use crate::queue::{self, Queue};
 use crate::skill_file;
 use crate::snapshot;
-use crate::source::{Found, Sources, identity};
+use crate::source::{Found, Sources};
 use crate::stamps::{self, Stamps, Time};
+use crate::tree::Tree;
 use crate::verdict::{Answer, SnapshotName, Verdict};
 use crate::watch::{Covered, Need, Watch};
 use cyberos_proto::control;

@@ -4,7 +4,7 @@
 //! `source.rs` asks it what is a skill, `resolver.rs` what is to be said of one.
 
 use crate::beneath;
-use crate::mapping::Decision;
+use crate::decision::Decision;
 use crate::view;
 use cyberos_proto::control::Verdict;
 use nix::errno::Errno;

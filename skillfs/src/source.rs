@@ -5,12 +5,13 @@
 //! spelling; the spelling is kept for the provider. It knows no decisions; `resolver.rs` and `watch.rs` call it.
 
 use crate::bell::Bell;
+use crate::beneath::identity;
 use crate::way::{Look, Way};
 use crate::{beneath, skill_file};
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::tree::META_DIR;
 use nix::errno::Errno;
-use nix::sys::stat::{FileStat, fstat};
+use nix::sys::stat::fstat;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -67,11 +68,6 @@ pub struct Sources {
     moved: Arc<Bell>,
     /// Names that were reported as no skill's, so that each is reported once.
     reported: Mutex<BTreeSet<PathBuf>>,
-}
-
-/// Device and inode.
-pub fn identity(st: &FileStat) -> (u64, u64) {
-    (st.st_dev, st.st_ino)
 }
 
 /// Opens a source as configured; a symlink in its path is the operator's choice and is followed.

@@ -1,7 +1,8 @@
 //! One skill's record inside the mapping: plain data and its transitions, under `mapping.rs`'s lock.
 
-use crate::mapping::{Decision, RunTouches, Touch, Tree};
+use crate::decision::{Decision, RunTouches, Touch};
 use crate::stamps::Stamps;
+use crate::tree::Tree;
 use crate::view::{self, Facts, OnChange, OnFailure, Shown};
 use cyberos_proto::control::{Epoch, SkillState, Verdict, bounded};
 use cyberos_proto::ids::SkillName;

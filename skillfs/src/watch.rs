@@ -14,7 +14,7 @@
 //! | `lane` | one queue: what is watched by it and what was seen |
 //! | `table`, `share` | who has which queue and how many watches |
 //! | `pace` | what is too fast, and how long it is left alone |
-//! | `cover`, `walk` | what of a skill is watched; its directories |
+//! | `cover`, `walk`, `unwatchable` | what of a skill is watched; its directories; why it cannot be |
 //! | `roots` | the sources themselves: which skills there are |
 //! | `tick` | what is due although nothing tells of it |
 //!
@@ -27,14 +27,16 @@ mod roots;
 mod share;
 mod table;
 mod tick;
+mod unwatchable;
 mod walk;
 
 use crate::bell::Bell;
-use crate::mapping::{Mapping, SkillId, Touch};
+use crate::decision::{SkillId, Touch};
+use crate::mapping::Mapping;
 use crate::queue::Queue;
 use crate::source::Sources;
 use crate::way::MOUNTS;
-pub use cover::{Covered, Need, Unwatchable};
+pub use cover::{Covered, Need};
 use cyberos_proto::ids::SkillName;
 use lane::{Lane, Seen, Who};
 use nix::errno::Errno;
@@ -48,6 +50,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use table::Table;
+pub use unwatchable::Unwatchable;
 
 /// The watcher looks no more often than this whether a source's path still leads to the same directory, and whose time has
 /// come. It looks when something tells it to; by the clock alone while there is something that nobody tells of: a way that

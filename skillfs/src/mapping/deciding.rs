@@ -1,7 +1,9 @@
 //! A decision that is being made. `resolver.rs` begins one, and installs it or drops it.
 
-use super::{Decision, Installed, Mapping, RunTouches, SkillId, Tree};
+use super::Mapping;
+use crate::decision::{Decision, Installed, RunTouches, SkillId};
 use crate::stamps::Stamps;
+use crate::tree::Tree;
 use cyberos_proto::control::Verdict;
 use std::sync::Arc;
 
@@ -83,8 +85,8 @@ impl Drop for Deciding<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision::Touch;
     use crate::flips::Flips;
-    use crate::mapping::Touch;
     use crate::view::{OnChange, OnFailure};
     use cyberos_proto::ids::SkillName;
     use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! Which names are known, and by which numbers.
 
-use super::{Mapping, SkillId};
+use super::Mapping;
+use crate::decision::SkillId;
 use crate::state::Skill;
 use cyberos_proto::ids::SkillName;
 

@@ -1,7 +1,8 @@
 use super::*;
+use crate::decision::{Decision, RunTouches};
 use crate::flips::Flips;
 use crate::inode::{Inodes, top_id};
-use crate::mapping::{Decision, Mapping, RunTouches};
+use crate::mapping::Mapping;
 use crate::queue::Queue;
 use crate::source::Sources;
 use crate::stamps::Stamps;

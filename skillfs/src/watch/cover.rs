@@ -3,11 +3,12 @@
 
 use super::Watch;
 use super::lane::{Lane, Who};
-use super::share::{Class, MAX_DIRECTORIES};
+use super::share::Class;
+use super::unwatchable::Unwatchable;
 use super::walk::{self, Walk};
-use crate::mapping::{SkillId, Touch, Tree};
+use crate::decision::{SkillId, Touch};
+use crate::tree::Tree;
 use crate::verdict::SnapshotName;
-use nix::errno::Errno;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,62 +16,6 @@ use std::time::Instant;
 
 /// Directories of a snapshot that is watched because it may be named, while none was: the answer then holds at once.
 const GUESS: usize = 1024;
-
-/// Why a skill cannot be watched, and therefore is not shown.
-#[derive(Debug, thiserror::Error)]
-pub enum Unwatchable {
-    /// No watch on a directory.
-    #[error("{path:?} cannot be watched for changes: {errno}{}", hint(*.errno))]
-    Directory {
-        /// Which, relative to the skill.
-        path: PathBuf,
-        /// Why.
-        errno: Errno,
-    },
-    /// Too many.
-    #[error("the skill has more than {most} directories{}", share(*.most))]
-    TooMany {
-        /// Than so many.
-        most: usize,
-    },
-    /// Too deep, or too many entries.
-    #[error("the skill is nested too deep, or has too many entries")]
-    TooLarge,
-    /// It was too fast while it was looked at.
-    #[error("it changes faster than SkillFS can follow")]
-    TooFast,
-}
-
-impl Unwatchable {
-    /// Whether it may be another time, when others need less.
-    fn may_pass(&self) -> bool {
-        match self {
-            Unwatchable::Directory { errno, .. } => {
-                matches!(errno, Errno::ENOSPC | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)
-            }
-            Unwatchable::TooMany { most } => *most < MAX_DIRECTORIES,
-            Unwatchable::TooLarge | Unwatchable::TooFast => false,
-        }
-    }
-}
-
-fn hint(errno: Errno) -> &'static str {
-    match errno {
-        Errno::ENOSPC => " (raise fs.inotify.max_user_watches; it is tried again)",
-        Errno::EMFILE => " (raise fs.inotify.max_user_instances; it is tried again)",
-        Errno::EACCES => " (SkillFS's user must be able to read it)",
-        _ => "",
-    }
-}
-
-fn share(most: usize) -> &'static str {
-    match most < MAX_DIRECTORIES {
-        true => {
-            ", which is what is left for it of fs.inotify.max_user_watches (raise that; it is tried again)"
-        }
-        false => "",
-    }
-}
 
 /// What must be watched before a decision can hold.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@
 //! never "until none is left": while somebody makes events faster than they are read there are always more.
 
 use super::pace::{self, Pace};
-use crate::mapping::SkillId;
+use crate::decision::SkillId;
 use crate::view;
 use nix::errno::Errno;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};

@@ -3,7 +3,7 @@
 
 use super::lane::Who;
 use super::{FIRST_WAY, TICK, Watch};
-use crate::mapping::Touch;
+use crate::decision::Touch;
 use crate::way::Way;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! Watches the directories of one skill, parents first: what is created meanwhile is either found or reported. Bounded in
 //! directories, depth and entries, since the folder may be anybody's and may grow while it is walked.
 
-use super::Unwatchable;
 use super::lane::{Lane, Spot, Who};
 use super::share::{Class, Limits};
+use super::unwatchable::Unwatchable;
 use crate::beneath;
 use crate::verdict::SnapshotName;
 use nix::errno::Errno;
