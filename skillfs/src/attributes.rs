@@ -1,7 +1,7 @@
 //! What `stat` is told of an entry: the source's numbers, with what is the view's own. `lookup.rs` calls it.
 
+use crate::exposure;
 use crate::inode::ROOT;
-use crate::view;
 use fuser::{FileAttr, FileType, INodeNo};
 use nix::sys::stat::FileStat;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,7 @@ pub(crate) fn of(id: u64, kind: FileType, st: &FileStat, owner: Option<(u32, u32
         ctime: time(st.st_ctime, st.st_ctime_nsec),
         crtime: UNIX_EPOCH,
         kind,
-        perm: view::permissions(kind, st.st_mode),
+        perm: exposure::permissions(kind, st.st_mode),
         nlink: u32::try_from(st.st_nlink).unwrap_or(u32::MAX),
         uid,
         gid,

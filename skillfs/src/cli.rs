@@ -1,7 +1,7 @@
 //! The command line: parsed, and checked as far as that goes without touching anything (`[9.1]`).
 
+use crate::exposure::{OnChange, OnFailure};
 use crate::provider;
-use crate::view::{OnChange, OnFailure};
 use clap::{Args, Parser, Subcommand};
 use cyberos_proto::ids::{MountId, SkillName};
 use std::path::PathBuf;
@@ -152,7 +152,7 @@ impl Mount {
     }
 
     /// Sources and mount point.
-    pub fn places(&self) -> (&[PathBuf], &std::path::Path) {
+    pub fn sources_and_mount_point(&self) -> (&[PathBuf], &std::path::Path) {
         match self.paths.split_last() {
             Some((mount_point, sources)) => (sources, mount_point),
             None => (&[], std::path::Path::new("")),
@@ -217,7 +217,7 @@ mod tests {
     fn several_sources_come_before_the_mount_point() {
         let cli = Cli::try_parse_from(["skillfs", "mount", "/a", "/b", "/mnt", "--unprotected"]).unwrap();
         let Command::Mount(m) = cli.command else { panic!() };
-        assert_eq!(m.places().0, [PathBuf::from("/a"), PathBuf::from("/b")]);
-        assert_eq!(m.places().1, std::path::Path::new("/mnt"));
+        assert_eq!(m.sources_and_mount_point().0, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert_eq!(m.sources_and_mount_point().1, std::path::Path::new("/mnt"));
     }
 }

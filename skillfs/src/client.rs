@@ -18,7 +18,7 @@ pub enum ClientError {
     NoSuchSkill(String),
     /// An answer to another question.
     #[error("SkillFS gave no fitting answer (another version?)")]
-    NoAnswer,
+    NoReply,
     /// The output cannot be written.
     #[error("cannot print: {0}")]
     Print(std::io::Error),
@@ -66,7 +66,7 @@ pub fn status(client: &Client) -> Result<(), ClientError> {
     loop {
         let after = whole.as_ref().and_then(|s| s.skills.last()).map(|s| s.skill.clone());
         let ControlReply::Status(page) = asker.ask(&ControlRequest::Status { after })? else {
-            return Err(ClientError::NoAnswer);
+            return Err(ClientError::NoReply);
         };
         let more = page.more && !page.skills.is_empty();
         match &mut whole {
@@ -77,7 +77,7 @@ pub fn status(client: &Client) -> Result<(), ClientError> {
             break;
         }
     }
-    let Some(status) = whole else { return Err(ClientError::NoAnswer) };
+    let Some(status) = whole else { return Err(ClientError::NoReply) };
     let mut out = std::io::stdout().lock();
     if client.json {
         return print_json(&mut out, &json_status(&status));
@@ -104,7 +104,7 @@ pub fn explain(client: &Client, skill: &SkillName) -> Result<(), ClientError> {
     match Asker::connect(client)?.ask(&request)? {
         ControlReply::Skill(state) => print_skill(client, &state),
         ControlReply::NoSuchSkill => Err(ClientError::NoSuchSkill(skill.to_string())),
-        _ => Err(ClientError::NoAnswer),
+        _ => Err(ClientError::NoReply),
     }
 }
 
@@ -116,12 +116,12 @@ pub fn refresh(client: &Client, skill: Option<&SkillName>) -> Result<(), ClientE
         ControlReply::NoSuchSkill => {
             return Err(ClientError::NoSuchSkill(skill.map(ToString::to_string).unwrap_or_default()));
         }
-        _ => return Err(ClientError::NoAnswer),
+        _ => return Err(ClientError::NoReply),
     };
     if let Some(skill) = skill {
         return match asker.ask(&ControlRequest::Explain { skill: skill.clone() })? {
             ControlReply::Skill(state) => print_skill(client, &state),
-            _ => Err(ClientError::NoAnswer),
+            _ => Err(ClientError::NoReply),
         };
     }
     let mut out = std::io::stdout().lock();

@@ -110,7 +110,7 @@ impl Drop for Listener {
 
 type Clients = Arc<Mutex<HashMap<u32, usize>>>;
 
-/// A client's place, given back when it is dropped.
+/// A client's seat, given back when it is dropped.
 struct Seat {
     clients: Clients,
     uid: u32,

@@ -7,18 +7,18 @@
 use crate::bell::Bell;
 use crate::cli::Mount;
 use crate::control::{self, Control, Listener};
+use crate::exposure::OnChange;
 use crate::flips::Flips;
 use crate::fs::Fs;
 use crate::helper::{Helper, HelperError};
 use crate::inode::Inodes;
-use crate::lookup::View;
+use crate::lookup::ViewFs;
 use crate::mapping::Mapping;
 use crate::notify::{Mounted, Notify};
 use crate::provider::Provider;
 use crate::queue::Queue;
 use crate::resolver::Resolver;
 use crate::source::{Sources, absolute};
-use crate::view::OnChange;
 use crate::watch::Watch;
 use crate::watchdog;
 use anyhow::{Context, bail};
@@ -68,7 +68,7 @@ pub fn run(mount: &Mount) -> anyhow::Result<()> {
     // Before the first thread, so that every thread has them blocked and one alone receives them.
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     signals.thread_block().context("cannot block signals")?;
-    let (sources, mount_point) = mount.places();
+    let (sources, mount_point) = mount.sources_and_mount_point();
     let mount_point = absolute(mount_point)?;
     let sources = Arc::new(Sources::open(sources, &mount_point)?);
     if mount.strict
@@ -321,7 +321,7 @@ fn serve(mount: &Mount, parts: &Parts, sender: &Sender<Event>, number: u64) -> a
         other => other?,
     };
     let inodes = Arc::new(Inodes::default());
-    let view = View::new(parts.mapping.clone(), parts.watch.clone(), inodes.clone(), mount.owner);
+    let view = ViewFs::new(parts.mapping.clone(), parts.watch.clone(), inodes.clone(), mount.owner);
     let mut config = fuser::Config::default();
     config.acl = SessionACL::All;
     config.n_threads = Some(cores().max(2));

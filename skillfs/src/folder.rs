@@ -4,7 +4,7 @@
 use crate::decision::SkillId;
 use crate::inode::{Directory, Node, Top};
 use crate::tree::Tree;
-use crate::{beneath, view};
+use crate::{beneath, exposure};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Folder {
         match self {
             Folder::Top(_) => true,
             Folder::Node(node) => {
-                beneath::is_below(&tree.root, &*node.fd(), |top| view::is_left_out(top, keeps))
+                beneath::is_below(&tree.root, &*node.fd(), |top| exposure::is_left_out(top, keeps))
             }
         }
     }

@@ -4,7 +4,7 @@
 //! Opens make no message: `open` and `opendir` are answered ENOSYS once, and the kernel opens by itself from then
 //! on and keeps its cache. Entries and attributes are good for a year: `notify.rs` takes back what changes.
 
-use crate::lookup::View;
+use crate::lookup::ViewFs;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
     Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
@@ -24,12 +24,12 @@ const NO_GENERATION: Generation = Generation(0);
 /// One mount.
 #[derive(Debug)]
 pub struct Fs {
-    view: View,
+    view: ViewFs,
 }
 
 impl Fs {
     /// Serves `view`.
-    pub fn new(view: View) -> Self {
+    pub fn new(view: ViewFs) -> Self {
         Fs { view }
     }
 }

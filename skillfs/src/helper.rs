@@ -28,7 +28,7 @@ pub enum HelperError {
     Refused(Refusal),
     /// It gave no answer, or another one than was asked for.
     #[error("the helper gave no fitting answer")]
-    NoAnswer,
+    NoReply,
 }
 
 /// A live link.
@@ -73,15 +73,15 @@ impl Helper {
             Err(RecvTimeoutError::Disconnected) => {
                 Err(HelperError::Link(self.path.clone(), LinkError::Closed))
             }
-            Err(RecvTimeoutError::Timeout) => Err(HelperError::NoAnswer),
+            Err(RecvTimeoutError::Timeout) => Err(HelperError::NoReply),
         }
     }
 
     /// Mounts; answers the FUSE descriptor.
     pub fn mount(&self, mount: MountId) -> Result<OwnedFd, HelperError> {
         match self.ask(&Request::Mount { mount })? {
-            (Reply::Mounted, mut fds) => fds.pop().ok_or(HelperError::NoAnswer),
-            _ => Err(HelperError::NoAnswer),
+            (Reply::Mounted, mut fds) => fds.pop().ok_or(HelperError::NoReply),
+            _ => Err(HelperError::NoReply),
         }
     }
 
@@ -89,7 +89,7 @@ impl Helper {
     pub fn unmount(&self, mount: MountId) -> Result<(), HelperError> {
         match self.ask(&Request::Unmount { mount })? {
             (Reply::Done, _) => Ok(()),
-            _ => Err(HelperError::NoAnswer),
+            _ => Err(HelperError::NoReply),
         }
     }
 }

@@ -287,7 +287,7 @@ impl Interning<'_> {
             skill,
             tree: tree.number,
             live: tree.live,
-            is_directory: crate::view::kind(st.st_mode) == Some(fuser::FileType::Directory),
+            is_directory: crate::exposure::kind(st.st_mode) == Some(fuser::FileType::Directory),
             directory: Directory::default(),
             key,
             depth: AtomicUsize::new(depth),

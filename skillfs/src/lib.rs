@@ -22,12 +22,12 @@
 //! | [`bell`] | wakes who waits for descriptors |
 //! | [`mapping`], `state` | what is shown of each skill, its epoch, whether it is pending |
 //! | [`decision`], [`tree`] | the words of it: what was decided, what changed, what is shown |
-//! | [`view`] | the pure rules: what is shown when, and how an entry appears |
+//! | [`exposure`] | the pure rules: what is shown when, and how an entry appears |
 //! | [`lookup`], [`page`], `folder`, `attributes` | what is answered about a name, and about a page of names |
 //! | [`inode`], [`listing`], [`fs`] | what the kernel knows, in which order, and how it asks |
 //! | [`flips`], [`notify`] | what the kernel must forget |
 //! | [`control`] | what the broker and the operator ask |
-//! | [`ledger`] | the provider that ships with the project, of which nothing else here knows |
+//! | [`certify`] | the provider that ships with the project, of which nothing else here knows |
 //! | [`watchdog`] | the process that ends SkillFS when its view no longer answers |
 //!
 //! SkillFS judges no content: security is the provider's judgement, path safety is SkillFS's (`[9.6]`).
@@ -35,17 +35,18 @@
 mod attributes;
 pub mod bell;
 mod beneath;
+pub mod certify;
 pub mod cli;
 pub mod client;
 pub mod control;
 pub mod daemon;
 pub mod decision;
+pub mod exposure;
 pub mod flips;
 mod folder;
 pub mod fs;
 pub mod helper;
 pub mod inode;
-pub mod ledger;
 pub mod listing;
 pub mod lookup;
 pub mod mapping;
@@ -62,7 +63,6 @@ pub mod stamps;
 mod state;
 pub mod tree;
 pub mod verdict;
-pub mod view;
 pub mod watch;
 pub mod watchdog;
 pub mod way;

@@ -17,7 +17,7 @@ use crate::inode::{self, Inodes, Node, Object, Top};
 use crate::mapping::Mapping;
 use crate::tree::{Showing, Tree};
 use crate::watch::Watch;
-use crate::{attributes, beneath, view};
+use crate::{attributes, beneath, exposure};
 use fuser::{FileAttr, FileType};
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, fstat};
@@ -31,7 +31,7 @@ const TRIES: usize = 8;
 
 /// The view of one mount.
 #[derive(Debug)]
-pub struct View {
+pub struct ViewFs {
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) inodes: Arc<Inodes>,
@@ -57,11 +57,11 @@ impl Found {
     }
 
     fn kind(&self) -> Option<FileType> {
-        view::kind(self.st.st_mode)
+        exposure::kind(self.st.st_mode)
     }
 }
 
-impl View {
+impl ViewFs {
     /// A view for a new mount.
     pub fn new(
         mapping: Arc<Mapping>,
@@ -69,7 +69,7 @@ impl View {
         inodes: Arc<Inodes>,
         owner: Option<(u32, u32)>,
     ) -> Self {
-        View { mapping, watch, inodes, owner }
+        ViewFs { mapping, watch, inodes, owner }
     }
 
     /// The entry of that name in the directory `parent`, counted as one lookup.
@@ -144,7 +144,7 @@ impl View {
     }
 
     fn child(&self, folder: &Folder, name: &OsStr) -> Result<FileAttr, Errno> {
-        if folder.is_top() && view::is_left_out(name.as_bytes(), self.mapping.keeps_live()) {
+        if folder.is_top() && exposure::is_left_out(name.as_bytes(), self.mapping.keeps_live()) {
             return Err(Errno::ENOENT);
         }
         let ((), shown, found) = self.steady(folder, |shown, found| {
@@ -171,7 +171,7 @@ impl View {
             }
             Object::Node(node) => {
                 let st = inode::status(&node.fd())?;
-                let kind = view::kind(st.st_mode).ok_or(Errno::ENOENT)?;
+                let kind = exposure::kind(st.st_mode).ok_or(Errno::ENOENT)?;
                 if kind == FileType::RegularFile {
                     self.as_shown(&node, &st)?;
                 }
@@ -184,7 +184,7 @@ impl View {
     pub fn readlink(&self, id: u64) -> Result<OsString, Errno> {
         let Object::Node(node) = self.inodes.get(id)? else { return Err(Errno::EINVAL) };
         let target = nix::fcntl::readlinkat(&*node.fd(), "")?;
-        if view::link_stays(node.depth(), target.as_bytes()) { Ok(target) } else { Err(Errno::EACCES) }
+        if exposure::link_stays(node.depth(), target.as_bytes()) { Ok(target) } else { Err(Errno::EACCES) }
     }
 
     /// Refuses a file that is not what it was when it was shown: it was edited in place under an open handle. What it was

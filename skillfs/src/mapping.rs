@@ -16,11 +16,11 @@ mod names;
 
 use crate::beneath::identity;
 use crate::decision::{SkillId, Touch};
+use crate::exposure::{OnChange, OnFailure};
 use crate::flips::Flips;
 use crate::state::Skill;
 use crate::tree::{Showing, Tree};
 use crate::verdict::SnapshotName;
-use crate::view::{OnChange, OnFailure};
 use cyberos_proto::control::{self, Epoch, SkillState};
 use cyberos_proto::ids::SkillName;
 pub use deciding::Deciding;

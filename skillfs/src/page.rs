@@ -7,9 +7,9 @@ use crate::decision::SkillId;
 use crate::folder::Folder;
 use crate::inode::{self, Object};
 use crate::listing::Entry;
-use crate::lookup::{Found, View};
+use crate::lookup::{Found, ViewFs};
 use crate::tree::{Showing, Tree};
-use crate::{attributes, beneath, view};
+use crate::{attributes, beneath, exposure};
 use cyberos_proto::ids::SkillName;
 use fuser::{FileAttr, FileType};
 use nix::errno::Errno;
@@ -60,7 +60,7 @@ fn offset_behind(skill: SkillId) -> u64 {
     u64::from(skill.0) + 3
 }
 
-impl View {
+impl ViewFs {
     /// Gives `add` the lines of a directory behind `offset`, until it says that there is no more room. Offsets 1 and 2 are `.`
     /// and `..`.
     pub fn list(&self, id: u64, offset: u64, mut add: impl FnMut(&Line) -> bool) -> Result<(), Errno> {
@@ -199,7 +199,7 @@ impl View {
         most: usize,
     ) -> Result<Vec<Entry>, Errno> {
         let keeps = self.mapping.keeps_live();
-        let left_out = |name: &OsStr| folder.is_top() && view::is_left_out(name.as_bytes(), keeps);
+        let left_out = |name: &OsStr| folder.is_top() && exposure::is_left_out(name.as_bytes(), keeps);
         let mut listing = folder.directory().listing.lock().unwrap_or_else(PoisonError::into_inner);
         if listing.is_stale(shown.version(), offset) {
             let now = folder.with_fd(&shown.tree, |dir| visible(dir, &left_out))?;
@@ -233,7 +233,7 @@ fn visible(
             Some(Type::BlockDevice | Type::CharacterDevice) => None,
             None => fstatat(directory, entry.name.as_os_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW)
                 .ok()
-                .and_then(|st| view::kind(st.st_mode)),
+                .and_then(|st| exposure::kind(st.st_mode)),
         };
         out.extend(kind.map(|kind| (entry.name, entry.inode, kind)));
     }

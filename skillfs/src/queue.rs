@@ -1,7 +1,7 @@
 //! Which skills are to be decided, and when: debounced, coalesced, never two at once for one skill (`[9.3]`). It
 //! knows no provider; `watch.rs` and `control.rs` fill it, `resolver.rs` empties it.
 //!
-//! So many are decided at a time as there are *places*. One that takes long gives its place to the next, up to
+//! So many are decided at a time as there are *slots*. One that takes long gives its slot to the next, up to
 //! [`OVER`] times as many in all. *Guests* are skills in which strangers can write, and those that have taken long or changed
 //! all the time before: they never take all of either, so that the others never wait for them.
 
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 pub const QUIET: Duration = Duration::from_millis(40);
 /// …but not longer than this after the first.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// A decision that takes longer gives its place to the next.
+/// A decision that takes longer gives its slot to the next.
 pub const LONG: Duration = Duration::from_secs(1);
-/// At most so many times the places are decided at a time, those that take long included.
+/// At most so many times the slots are decided at a time, those that take long included.
 pub const OVER: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,20 +72,20 @@ impl State {
         (guests().count(), guests().filter(|(_, since)| **since + LONG > now).count())
     }
 
-    fn next(&self, places: usize, now: Instant) -> Next {
-        if self.running.len() >= places.saturating_mul(OVER) {
+    fn next(&self, slots: usize, now: Instant) -> Next {
+        if self.running.len() >= slots.saturating_mul(OVER) {
             return Next::Wait;
         }
         let ends = self.running.values().map(|since| *since + LONG).filter(|end| *end > now);
-        let place_free = ends.clone().min();
-        if ends.count() >= places {
-            return place_free.map_or(Next::Wait, Next::WaitUntil);
+        let slot_free = ends.clone().min();
+        if ends.count() >= slots {
+            return slot_free.map_or(Next::Wait, Next::WaitUntil);
         }
         let (guests, fast_guests) = self.guests_running(now);
-        let room = guests < most_guests(places) && fast_guests < most_fast_guests(places);
+        let room = guests < most_guests(slots) && fast_guests < most_fast_guests(slots);
         let first =
             [self.order.first(), self.guests_order.first().filter(|_| room)].into_iter().flatten().min();
-        let blocked = place_free.filter(|_| !room && !self.guests_order.is_empty());
+        let blocked = slot_free.filter(|_| !room && !self.guests_order.is_empty());
         match first.copied() {
             Some((due, id)) if due <= now => Next::Take(id),
             Some((due, _)) => Next::WaitUntil(blocked.map_or(due, |free| free.min(due))),
@@ -94,31 +94,31 @@ impl State {
     }
 }
 
-fn most_guests(places: usize) -> usize {
-    places.saturating_mul(OVER / 2)
+fn most_guests(slots: usize) -> usize {
+    slots.saturating_mul(OVER / 2)
 }
 
-fn most_fast_guests(places: usize) -> usize {
-    places.saturating_sub(1).max(1)
+fn most_fast_guests(slots: usize) -> usize {
+    slots.saturating_sub(1).max(1)
 }
 
 /// The queue.
 #[derive(Debug)]
 pub struct Queue {
-    places: usize,
+    slots: usize,
     state: Mutex<State>,
     filled: Condvar,
 }
 
 impl Queue {
     /// An empty one.
-    pub fn new(places: usize) -> Self {
-        Queue { places: places.max(1), state: Mutex::default(), filled: Condvar::new() }
+    pub fn new(slots: usize) -> Self {
+        Queue { slots: slots.max(1), state: Mutex::default(), filled: Condvar::new() }
     }
 
     /// Most threads that have a use for [`Queue::take`].
     pub fn takers(&self) -> usize {
-        self.places.saturating_mul(OVER)
+        self.slots.saturating_mul(OVER)
     }
 
     /// Whether the skill is a guest from now on. Answers false if it is running, and more guests run than may.
@@ -140,7 +140,7 @@ impl Queue {
             state.guests.remove(&id);
         }
         let (guests, fast) = state.guests_running(Instant::now());
-        !guest || (guests <= most_guests(self.places) && fast <= most_fast_guests(self.places))
+        !guest || (guests <= most_guests(self.slots) && fast <= most_fast_guests(self.slots))
     }
 
     fn ask(&self, id: SkillId, quiet: Duration) {
@@ -205,7 +205,7 @@ impl Queue {
                 return None;
             }
             let now = Instant::now();
-            state = match state.next(self.places, now) {
+            state = match state.next(self.slots, now) {
                 Next::Take(id) => {
                     state.change(id, |e| *e = Entry { running: true, ..Entry::default() });
                     state.running.insert(id, now);

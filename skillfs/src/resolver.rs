@@ -20,9 +20,9 @@ use crate::snapshot;
 use crate::source::{Found, Sources};
 use crate::stamps::{self, Stamps, Time};
 use crate::tree::Tree;
-use crate::verdict::{Answer, SnapshotName, Verdict};
+use crate::verdict::{Answer, Choice, SnapshotName};
 use crate::watch::{Covered, Need, Watch};
-use cyberos_proto::control;
+use cyberos_proto::control::Verdict;
 use cyberos_proto::ids::SkillName;
 use nix::sys::stat::fstat;
 use std::collections::{HashMap, HashSet};
@@ -244,7 +244,7 @@ impl Resolver {
         let (whole, _) = self.mapping.must_watch(id);
         match said {
             Said::Answer(None) => Need { whole: true, snapshots: Vec::new() },
-            Said::NoSkill | Said::Answer(Some(Answer { verdict: Verdict::Hidden, .. })) => {
+            Said::NoSkill | Said::Answer(Some(Answer { choice: Choice::Hidden, .. })) => {
                 Need { whole, snapshots: Vec::new() }
             }
             Said::Answer(Some(answer)) => {
@@ -291,14 +291,10 @@ impl Resolver {
         let snapshot =
             answer.trusted_snapshot().map(|name| self.open_snapshot(id, live, name, touched, begun));
         let warning = answer.warning();
-        let (verdict, trusted, version) = match answer.verdict {
-            Verdict::Current => {
-                (control::Verdict::Current, snapshot.and_then(Result::ok), answer.current_version)
-            }
-            Verdict::Fallback(_) => {
-                (control::Verdict::Fallback, snapshot.transpose()?, answer.trusted_version)
-            }
-            Verdict::Hidden => (control::Verdict::Hidden, None, None),
+        let (verdict, trusted, version) = match answer.choice {
+            Choice::Current => (Verdict::Current, snapshot.and_then(Result::ok), answer.current_version),
+            Choice::Fallback(_) => (Verdict::Fallback, snapshot.transpose()?, answer.trusted_version),
+            Choice::Hidden => (Verdict::Hidden, None, None),
         };
         Ok(Decision {
             verdict,
@@ -344,7 +340,7 @@ impl Resolver {
 
 fn unprotected() -> Decision {
     Decision {
-        verdict: control::Verdict::Current,
+        verdict: Verdict::Current,
         trusted: None,
         version: None,
         status: "none".to_owned(),

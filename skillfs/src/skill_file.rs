@@ -5,7 +5,7 @@
 
 use crate::beneath;
 use crate::decision::Decision;
-use crate::view;
+use crate::exposure;
 use cyberos_proto::control::Verdict;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
@@ -44,7 +44,7 @@ fn fault(directory: impl AsFd) -> Option<String> {
 /// Whether the symlink leads to a regular file inside, for whoever follows it.
 fn is_file_inside(directory: impl AsFd) -> bool {
     let target = nix::fcntl::readlinkat(&directory, NAME);
-    target.is_ok_and(|t| view::link_stays(0, t.as_bytes()))
+    target.is_ok_and(|t| exposure::link_stays(0, t.as_bytes()))
         && beneath::follow(&directory, OsStr::new(NAME))
             .and_then(fstat)
             .is_ok_and(|st| SFlag::from_bits_truncate(st.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG)

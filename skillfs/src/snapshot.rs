@@ -4,9 +4,9 @@
 //! `resolver.rs` calls it each time a snapshot is to be installed.
 
 use crate::beneath;
+use crate::exposure;
 use crate::stamps::Stamps;
 use crate::verdict::SnapshotName;
-use crate::view;
 use nix::errno::Errno;
 use nix::sys::stat::{SFlag, fstat};
 use std::ffi::{OsStr, OsString};
@@ -91,7 +91,7 @@ fn entry(
         SFlag::S_IFDIR => check(&fd, &path, depth + 1, seen),
         SFlag::S_IFLNK => {
             let target = nix::fcntl::readlinkat(&fd, "").map_err(|e| Unsafe::Unreadable(path.clone(), e))?;
-            if view::link_stays(depth, target.as_bytes()) { Ok(()) } else { Err(Unsafe::Leaves(path)) }
+            if exposure::link_stays(depth, target.as_bytes()) { Ok(()) } else { Err(Unsafe::Leaves(path)) }
         }
         SFlag::S_IFREG if st.st_mode & 0o022 != 0 => Err(Unsafe::Writable(path)),
         SFlag::S_IFREG if st.st_nlink != 1 => Err(Unsafe::Linked(path)),

@@ -8,7 +8,7 @@
 //! It judges nothing and opens no file. `resolver.rs` and `snapshot.rs` have stamps taken, `lookup.rs` compares.
 
 use crate::beneath;
-use crate::view;
+use crate::exposure;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstatat};
@@ -79,7 +79,7 @@ impl Stamps {
         }
         let unreadable = |path: &Path, e| Unstamped::Unreadable(path.to_owned(), e);
         for entry in beneath::list(directory).map_err(|e| unreadable(path, e))? {
-            if depth == 0 && view::is_left_out(entry.name.as_bytes(), false) {
+            if depth == 0 && exposure::is_left_out(entry.name.as_bytes(), false) {
                 continue;
             }
             let name: &OsStr = &entry.name;

@@ -1,9 +1,9 @@
 //! One skill's record inside the mapping: plain data and its transitions, under `mapping.rs`'s lock.
 
 use crate::decision::{Decision, RunTouches, Touch};
+use crate::exposure::{self, Facts, OnChange, OnFailure, Shown};
 use crate::stamps::Stamps;
 use crate::tree::Tree;
-use crate::view::{self, Facts, OnChange, OnFailure, Shown};
 use cyberos_proto::control::{Epoch, SkillState, Verdict, bounded};
 use cyberos_proto::ids::SkillName;
 use std::path::Path;
@@ -169,7 +169,7 @@ impl Skill {
             snapshot_touched: self.snapshot_touched,
             snapshot: trusted.is_some(),
         };
-        match view::shown(facts, policy) {
+        match exposure::shown(facts, policy) {
             Shown::Nothing => None,
             Shown::Live => self.live.clone(),
             Shown::Snapshot => trusted,

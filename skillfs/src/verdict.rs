@@ -95,7 +95,7 @@ impl SnapshotName {
 
 /// What is to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Choice {
     /// The live folder.
     Current,
     /// That snapshot.
@@ -108,7 +108,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// What is to be shown.
-    pub verdict: Verdict,
+    pub choice: Choice,
     /// The provider's judgement.
     pub status: Status,
     /// Why, in its words.
@@ -124,9 +124,9 @@ pub struct Answer {
 impl Answer {
     /// The snapshot that may be shown while the live folder is undecided: the target, or the trusted version's.
     pub fn trusted_snapshot(&self) -> Option<SnapshotName> {
-        match &self.verdict {
-            Verdict::Fallback(name) => Some(name.clone()),
-            Verdict::Current | Verdict::Hidden => {
+        match &self.choice {
+            Choice::Fallback(name) => Some(name.clone()),
+            Choice::Current | Choice::Hidden => {
                 self.trusted_version.as_deref().and_then(SnapshotName::of_version)
             }
         }
@@ -134,8 +134,8 @@ impl Answer {
 
     /// A sentence when the decision contradicts the status; the decision holds all the same.
     pub fn warning(&self) -> Option<String> {
-        match (&self.verdict, self.status) {
-            (Verdict::Current, Status::Deny | Status::Tampered | Status::Error) => Some(format!(
+        match (&self.choice, self.status) {
+            (Choice::Current, Status::Deny | Status::Tampered | Status::Error) => Some(format!(
                 "the provider shows the live folder although its status is {}",
                 self.status.as_str()
             )),
@@ -229,13 +229,13 @@ pub fn validate(stdout: &[u8], skill: &SkillName) -> Result<Answer, Rejected> {
         Some("relative_to_skill_dir") => true,
         Some(other) => return Err(unknown("targetKind", other)),
     };
-    let verdict = match (raw.decision.as_str(), raw.target, relative) {
-        ("current", None, false) => Verdict::Current,
+    let choice = match (raw.decision.as_str(), raw.target, relative) {
+        ("current", None, false) => Choice::Current,
         ("current", ..) => return Err(Rejected::SurplusTarget("current")),
-        ("hidden", None, false) => Verdict::Hidden,
+        ("hidden", None, false) => Choice::Hidden,
         ("hidden", ..) => return Err(Rejected::SurplusTarget("hidden")),
         ("fallback", Some(target), true) => match SnapshotName::from_target(&target) {
-            Some(name) => Verdict::Fallback(name),
+            Some(name) => Choice::Fallback(name),
             None => return Err(Rejected::Target(control::bounded(&target))),
         },
         ("fallback", ..) => return Err(Rejected::NoTarget),
@@ -245,7 +245,7 @@ pub fn validate(stdout: &[u8], skill: &SkillName) -> Result<Answer, Rejected> {
         return Err(Rejected::ContentDigest);
     }
     Ok(Answer {
-        verdict,
+        choice,
         status,
         reason: raw.reason,
         current_version: raw.current_version,
@@ -271,13 +271,13 @@ mod tests {
         for case in cases.iter().filter(|c| c["exit"] == 0) {
             let got = validate(case["stdout"].as_str().unwrap().as_bytes(), &skill());
             let word = match &got {
-                Ok(a) => match &a.verdict {
-                    Verdict::Current => "current",
-                    Verdict::Fallback(name) => {
+                Ok(a) => match &a.choice {
+                    Choice::Current => "current",
+                    Choice::Fallback(name) => {
                         assert_eq!(case["target"], name.target(), "{}", case["name"]);
                         "fallback"
                     }
-                    Verdict::Hidden => "hidden",
+                    Choice::Hidden => "hidden",
                 },
                 Err(_) => "reject",
             };

@@ -195,7 +195,7 @@ fn say(line: &str) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// A view, served.
-    Answer,
+    Served,
     /// A view whose server is gone.
     Dead,
     /// No view, so nobody hangs on one: SkillFS is about to mount it again, or to end.
@@ -206,7 +206,7 @@ impl Seen {
     /// `answer`: whether the mount point is on a view.
     fn of(answer: nix::Result<bool>) -> Seen {
         match answer {
-            Ok(true) => Seen::Answer,
+            Ok(true) => Seen::Served,
             Err(Errno::ENOTCONN | Errno::ECONNABORTED | Errno::ECONNREFUSED) => Seen::Dead,
             Ok(false) | Err(_) => Seen::NoView,
         }
@@ -231,7 +231,7 @@ impl Silence {
     /// is stuck.
     fn look(&mut self, seen: Option<Seen>) -> bool {
         self.0 = match seen {
-            Some(Seen::Answer) => 0,
+            Some(Seen::Served) => 0,
             Some(Seen::NoView) if self.0 < SUSPECT_LOOKS => 0,
             None | Some(Seen::Dead | Seen::NoView) => self.0 + 1,
         };
@@ -254,9 +254,9 @@ mod tests {
     fn silence_is_given_up_after_twenty_seconds_and_an_answer_ends_it() {
         assert_eq!(SILENT_LOOKS, 29);
         assert_eq!(given_up(&[None]), Some(29));
-        assert_eq!(given_up(&[Some(Seen::Answer)]), None);
+        assert_eq!(given_up(&[Some(Seen::Served)]), None);
         let mut late = vec![None; 28];
-        late.extend([Some(Seen::Answer), None]);
+        late.extend([Some(Seen::Served), None]);
         assert_eq!(given_up(&late), Some(28 + 1 + 29));
     }
 
@@ -264,7 +264,7 @@ mod tests {
     fn a_dead_view_has_the_same_time_to_be_mounted_anew() {
         assert_eq!(given_up(&[Some(Seen::Dead)]), Some(29));
         assert_eq!(given_up(&[Some(Seen::Dead), Some(Seen::NoView)]), None);
-        assert_eq!(given_up(&[Some(Seen::Dead), Some(Seen::Dead), Some(Seen::Answer)]), None);
+        assert_eq!(given_up(&[Some(Seen::Dead), Some(Seen::Dead), Some(Seen::Served)]), None);
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn errors_that_say_nothing_of_the_server_are_not_its_death() {
         for (answer, seen) in [
-            (Ok(true), Seen::Answer),
+            (Ok(true), Seen::Served),
             (Ok(false), Seen::NoView),
             (Err(Errno::ENOTCONN), Seen::Dead),
             (Err(Errno::ECONNABORTED), Seen::Dead),

@@ -1,20 +1,20 @@
 //! The command line of the provider that ships with the project (`[9.10]`; `skill-ledger(1)` says the same for users). A few
-//! lines a command; the work is in `skillfs::ledger`. SkillFS runs `scan` and `resolve`, people run the rest.
+//! lines a command; the work is in `skillfs::certify`. SkillFS runs `scan` and `resolve`, people run the rest.
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use cyberos_proto::terminal::Events;
 use serde::Serialize;
-use skillfs::ledger::answer::Answer;
-use skillfs::ledger::beneath::{quoted, shown};
-use skillfs::ledger::certify::{Request, certify};
-use skillfs::ledger::findings::{self, Findings};
-use skillfs::ledger::floor::{DEFAULT_STATE, Floors};
-use skillfs::ledger::keys::{self, DEFAULT_KEYS, DEFAULT_NAME, DEFAULT_TRUSTED, TrustedKeys};
-use skillfs::ledger::manifest::Version;
-use skillfs::ledger::prune::{DEFAULT_KEEP, Pruned, prune};
-use skillfs::ledger::resolve::{Sources, resolve, scan};
-use skillfs::ledger::skill::{Skill, absolute};
+use skillfs::certify::beneath::{quoted, shown};
+use skillfs::certify::findings::{self, Findings};
+use skillfs::certify::floor::{DEFAULT_STATE, Floors};
+use skillfs::certify::issue::{Request, certify};
+use skillfs::certify::keys::{self, DEFAULT_KEYS, DEFAULT_NAME, DEFAULT_TRUSTED, TrustedKeys};
+use skillfs::certify::manifest::Version;
+use skillfs::certify::prune::{DEFAULT_KEEP, Pruned, prune};
+use skillfs::certify::resolution::Resolution;
+use skillfs::certify::resolve::{Sources, resolve, scan};
+use skillfs::certify::skill::{Skill, absolute};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,13 +24,13 @@ use std::process::ExitCode;
 #[command(version, max_term_width = 100)]
 struct Cli {
     #[command(flatten)]
-    places: Places,
+    folders: Folders,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Args)]
-struct Places {
+struct Folders {
     /// Folder of signing keys; only init and certify look there
     #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_KEYS)]
     keys: PathBuf,
@@ -45,7 +45,7 @@ struct Places {
     json: bool,
 }
 
-impl Places {
+impl Folders {
     /// How this program is told to certify with these folders, up to the skill's path.
     fn certify_command(&self) -> String {
         let program = std::env::args().next().unwrap_or_else(|| "skill-ledger".into());
@@ -138,13 +138,13 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<()> {
     let sources = |record| Sources {
-        trusted: cli.places.trusted.clone(),
-        state: cli.places.state.clone(),
+        trusted: cli.folders.trusted.clone(),
+        state: cli.folders.state.clone(),
         record,
-        certify: cli.places.certify_command(),
+        certify: cli.folders.certify_command(),
     };
     match &cli.command {
-        Command::Init { name } => init(&cli.places, name),
+        Command::Init { name } => init(&cli.folders, name),
         Command::Certify { dir, findings, name, expect, after, keep } => {
             let wanted = Wanted {
                 report: findings.as_deref(),
@@ -153,18 +153,18 @@ fn run(cli: &Cli) -> Result<()> {
                 after: *after,
                 keep: *keep,
             };
-            certify_one(&cli.places, dir, wanted)
+            certify_one(&cli.folders, dir, wanted)
         }
-        Command::Prune { dir, keep } => prune_one(&cli.places, dir, *keep),
+        Command::Prune { dir, keep } => prune_one(&cli.folders, dir, *keep),
         Command::Scan { dir } => print_json(&scan(dir, &sources(true))),
         Command::Resolve { dir } => print_json(&resolve(dir, &sources(true))),
-        Command::Status { dir } => status(dir, &sources(false), cli.places.json),
+        Command::Status { dir } => status(dir, &sources(false), cli.folders.json),
     }
 }
 
-fn init(places: &Places, name: &str) -> Result<()> {
-    let pair = keys::init(&places.keys, &places.trusted, name)?;
-    if places.json {
+fn init(folders: &Folders, name: &str) -> Result<()> {
+    let pair = keys::init(&folders.keys, &folders.trusted, name)?;
+    if folders.json {
         return print_json(&serde_json::json!({
             "privateKey": pair.private, "publicKey": pair.public, "keyId": pair.id, "made": pair.made,
         }));
@@ -187,10 +187,10 @@ struct Wanted<'a> {
     keep: u32,
 }
 
-fn certify_one(places: &Places, dir: &Path, wanted: Wanted<'_>) -> Result<()> {
+fn certify_one(folders: &Folders, dir: &Path, wanted: Wanted<'_>) -> Result<()> {
     // This process holds a key that signs: nobody else of this user may look into it.
     nix::sys::prctl::set_dumpable(false).context("making this process unreadable for others")?;
-    let key = keys::signing_key(&places.keys, wanted.name)?;
+    let key = keys::signing_key(&folders.keys, wanted.name)?;
     let findings = wanted.report.map_or(Ok(Findings::default()), |report| findings::read(report, dir))?;
     let skill = Skill::open_unlinked(dir)?;
     let name = skill.name.clone();
@@ -198,8 +198,8 @@ fn certify_one(places: &Places, dir: &Path, wanted: Wanted<'_>) -> Result<()> {
         skill,
         findings,
         key,
-        trusted: places.trusted.clone(),
-        state: places.state.clone(),
+        trusted: folders.trusted.clone(),
+        state: folders.state.clone(),
         expected_digest: wanted.expect,
         after: wanted.after,
         keep: wanted.keep,
@@ -207,7 +207,7 @@ fn certify_one(places: &Places, dir: &Path, wanted: Wanted<'_>) -> Result<()> {
     for note in &done.notes {
         tracing::warn!("{}", shown(note.as_bytes(), 1000));
     }
-    if places.json {
+    if folders.json {
         return print_json(&serde_json::json!({
             "skillName": name, "version": done.version.to_string(), "treeDigest": done.tree_digest,
             "status": done.status, "made": done.made, "notes": done.notes,
@@ -218,19 +218,19 @@ fn certify_one(places: &Places, dir: &Path, wanted: Wanted<'_>) -> Result<()> {
     print(&format!("{what} {name} {} {status} {}\n", done.version, done.tree_digest))
 }
 
-fn prune_one(places: &Places, dir: &Path, keep: u32) -> Result<()> {
+fn prune_one(folders: &Folders, dir: &Path, keep: u32) -> Result<()> {
     let skill = Skill::open_unlinked(dir)?;
     // What SkillFS shows is known from there alone, so without it nothing is removed.
-    let floor = Floors::new(&places.state).read(&skill.path)?;
+    let floor = Floors::new(&folders.state).read(&skill.path)?;
     let Pruned { removed, beside } = match skill.versions()? {
         Some(versions) if !versions.present.is_empty() => {
-            let keys = TrustedKeys::load(&places.trusted, &skill.path)?;
+            let keys = TrustedKeys::load(&folders.trusted, &skill.path)?;
             prune(&skill, &versions, &keys, floor.as_ref(), keep)?
         }
         _ => Pruned::default(),
     };
     let removed: Vec<String> = removed.iter().map(Version::to_string).collect();
-    if places.json {
+    if folders.json {
         let beside: Vec<_> = beside
             .iter()
             .map(|(version, why)| serde_json::json!({ "version": version.to_string(), "why": why }))
@@ -271,8 +271,8 @@ fn status(dir: &Path, sources: &Sources, json: bool) -> Result<()> {
         bail!("{} is no skill (it has no SKILL.md) and holds none", dir.display());
     }
     folders.sort();
-    let answers: Vec<Answer> = folders.iter().map(|folder| resolve(folder, sources)).collect();
-    if json { print_json(&serde_json::json!({ "skills": answers })) } else { print(&table(&answers)) }
+    let resolutions: Vec<Resolution> = folders.iter().map(|folder| resolve(folder, sources)).collect();
+    if json { print_json(&serde_json::json!({ "skills": resolutions })) } else { print(&table(&resolutions)) }
 }
 
 fn is_skill(dir: &Path) -> bool {
@@ -280,9 +280,9 @@ fn is_skill(dir: &Path) -> bool {
 }
 
 /// One line a skill, in columns.
-fn table(answers: &[Answer]) -> String {
+fn table(resolutions: &[Resolution]) -> String {
     let mut rows = vec![["SKILL", "STATUS", "SHOWN", "VERSION", "TRUSTED", "WHY"].map(str::to_owned)];
-    rows.extend(answers.iter().map(|a| {
+    rows.extend(resolutions.iter().map(|a| {
         let version = |v: &Option<String>| v.clone().unwrap_or_else(|| "-".to_owned());
         [
             shown(a.skill_name.as_bytes(), 64),

@@ -86,8 +86,8 @@ impl Drop for Deciding<'_> {
 mod tests {
     use super::*;
     use crate::decision::Touch;
+    use crate::exposure::{OnChange, OnFailure};
     use crate::flips::Flips;
-    use crate::view::{OnChange, OnFailure};
     use cyberos_proto::ids::SkillName;
     use std::path::PathBuf;
 

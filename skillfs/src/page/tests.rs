@@ -1,12 +1,12 @@
 use super::*;
 use crate::decision::{Decision, RunTouches};
+use crate::exposure::{OnChange, OnFailure};
 use crate::flips::Flips;
 use crate::inode::{Inodes, top_id};
 use crate::mapping::Mapping;
 use crate::queue::Queue;
 use crate::source::Sources;
 use crate::stamps::Stamps;
-use crate::view::{OnChange, OnFailure};
 use crate::watch::{Need, Watch};
 use cyberos_proto::control::Verdict;
 
@@ -16,7 +16,7 @@ struct Shown {
     mapping: Arc<Mapping>,
     watch: Arc<Watch>,
     inodes: Arc<Inodes>,
-    view: View,
+    view: ViewFs,
     top: u64,
 }
 
@@ -49,7 +49,7 @@ fn shown(files: usize) -> Shown {
     deciding.install(&RunTouches::default(), Ok(decision), Some(Arc::new(stamps)));
     let (watch, inodes) = (Arc::new(watch), Arc::new(Inodes::default()));
     inodes.top(id);
-    let view = View::new(mapping.clone(), watch.clone(), inodes.clone(), None);
+    let view = ViewFs::new(mapping.clone(), watch.clone(), inodes.clone(), None);
     Shown { source, mapping, watch, inodes, view, top: top_id(id) }
 }
 

@@ -6,7 +6,7 @@
 
 use super::pace::{self, Pace};
 use crate::decision::SkillId;
-use crate::view;
+use crate::exposure;
 use nix::errno::Errno;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -53,8 +53,8 @@ impl Spot {
     /// reads it, and no decision is about it. `keeps`: readers keep the live folder, version control included.
     pub(super) fn child(&self, name: &OsStr, keeps: bool) -> Option<Spot> {
         match self {
-            Spot::Top if !keeps && view::is_version_control(name.as_bytes()) => None,
-            Spot::Top if view::is_private(name.as_bytes()) => Some(Spot::Private(PathBuf::new())),
+            Spot::Top if !keeps && exposure::is_version_control(name.as_bytes()) => None,
+            Spot::Top if exposure::is_private(name.as_bytes()) => Some(Spot::Private(PathBuf::new())),
             Spot::Top | Spot::Live => Some(Spot::Live),
             Spot::Private(path) => Some(Spot::Private(path.join(name))),
         }

@@ -337,9 +337,9 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exposure::{OnChange, OnFailure};
     use crate::flips::Flips;
     use crate::mapping::Mapping;
-    use crate::view::{OnChange, OnFailure};
     use std::sync::Arc;
 
     #[test]

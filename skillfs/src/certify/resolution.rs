@@ -101,7 +101,7 @@ fn is_zero(n: &usize) -> bool {
 /// The protocol's answer, in the order of its fields; what follows `targetKind` is private to this provider.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
+pub struct Resolution {
     schema_version: u32,
     /// Name of the skill's folder.
     pub skill_name: String,
@@ -214,11 +214,11 @@ impl Finding {
 }
 
 /// The recommended table of the protocol.
-pub(super) fn answer(
+pub(super) fn resolution(
     skill_name: String,
     declared_name: Option<String>,
     found: Result<Finding, Trouble>,
-) -> Answer {
+) -> Resolution {
     let found = found.unwrap_or_else(|Trouble(why)| Finding::new(Status::Error, why));
     let status = found.status;
     let decision = match (status, &found.trusted) {
@@ -227,7 +227,7 @@ pub(super) fn answer(
         _ => Decision::Hidden,
     };
     let snapshot = found.trusted.as_ref().filter(|_| decision == Decision::Fallback);
-    Answer {
+    Resolution {
         schema_version: 1,
         skill_name,
         declared_name,

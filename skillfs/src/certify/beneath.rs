@@ -1,6 +1,6 @@
 //! Opens things below a descriptor, and nowhere else: every component is looked up by the kernel with no symlink or magic
 //! link followed, no `..` above the start and no other mount entered (`[9.6]`). It refuses to know what the things are for.
-//! Everything in `ledger` that touches a skill's folder comes through here, since that folder's owner may be an attacker
+//! Everything in `certify` that touches a skill's folder comes through here, since that folder's owner may be an attacker
 //! who renames and replaces entries while they are looked at.
 
 use nix::errno::Errno;

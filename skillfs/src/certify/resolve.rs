@@ -1,16 +1,16 @@
 //! Decides what may be shown of a skill: `resolve`, and `status` for people. It reads, and writes nothing but the record
-//! outside the skill ([`super::floor`]). Every path through it ends in an [`Answer`]; nothing that a hostile folder holds is
+//! outside the skill ([`super::floor`]). Every path through it ends in an [`Resolution`]; nothing that a hostile folder holds is
 //! an error of the program.
 //!
 //! Whom it believes, in order: the record of the newest signed version seen; the newest manifest with a good signature, which
 //! also names the version to fall back to. The live folder is never believed, only compared.
 
-use super::answer::{Answer, Difference, Finding, Status, Trouble, answer};
 use super::beneath::quoted;
 use super::findings::{Findings, Outcome};
 use super::floor::{Floor, Floors};
 use super::keys::TrustedKeys;
 use super::manifest::{Manifest, Verified, Version, VersionRef};
+use super::resolution::{Difference, Finding, Resolution, Status, Trouble, resolution};
 use super::skill::{Skill, SkillError, VersionError, Versions, absolute, base_name};
 use super::skill_md;
 use super::tree::{self, Nothing, Rules, TreeError};
@@ -64,16 +64,16 @@ pub fn scan(path: &Path, sources: &Sources) -> Scan {
 }
 
 /// Answers for the skill at `path`.
-pub fn resolve(path: &Path, sources: &Sources) -> Answer {
+pub fn resolve(path: &Path, sources: &Sources) -> Resolution {
     let skill = match Skill::open(path) {
         Ok(skill) => skill,
         Err(e) => {
             let path = absolute(path).unwrap_or_else(|_| path.to_owned());
-            return answer(base_name(&path), None, not_opened(&path, &e, sources));
+            return resolution(base_name(&path), None, not_opened(&path, &e, sources));
         }
     };
     let found = judge(&skill, sources);
-    answer(skill.name.as_str().to_owned(), skill.declared_name(), found)
+    resolution(skill.name.as_str().to_owned(), skill.declared_name(), found)
 }
 
 /// A skill that was seen as a folder, and is a symlink now, was not merely lost.
