@@ -29,7 +29,7 @@ const NOT_YET: &[(&str, &str)] =
     &[("url", "the HTTP tools [4.5]"), ("opentelemetry", "exporting spans and metrics [8.3]")];
 
 const HELPER_MAX_CRATES: usize = 18;
-/// Of all that is ours and that only root runs, the build script included and tests left out. It is there to be read in
+/// Lines of code, of all that is ours and that only root runs, the build script included and tests left out. It is to be read in
 /// one evening: a clear line more is better than a clever one less.
 const HELPER_MAX_LINES: usize = 4000;
 
@@ -139,11 +139,10 @@ fn the_root_part_is_short() {
     let sources = files("priv-helper", &[".rs"]);
     assert!(sources.iter().any(|f| f.ends_with("build.rs")), "the build script decides what the filters are");
     let ours = sources.iter().filter(|f| !source::is_test(&source::shown(f)));
-    let lines: usize = ours.map(|f| without_tests(f).lines().count()).sum();
-    assert!(
-        lines <= HELPER_MAX_LINES,
-        "{lines} lines with comments; {HELPER_MAX_LINES} can be read in an evening"
-    );
+    // What explains is not counted: a budget must not make anybody leave it out.
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+    let lines: usize = ours.map(|f| without_tests(f).lines().filter(is_code).count()).sum();
+    assert!(lines <= HELPER_MAX_LINES, "{lines} lines of code; {HELPER_MAX_LINES} can be read in an evening");
 }
 
 #[test]

@@ -29,6 +29,8 @@ mod log;
 mod modes;
 #[path = "helper/never_granted.rs"]
 mod never_granted;
+#[path = "helper/phases.rs"]
+mod phases;
 #[path = "helper/programs.rs"]
 mod programs;
 #[path = "helper/requests.rs"]
@@ -44,3 +46,5 @@ mod support;
 mod terminals;
 #[path = "helper/views.rs"]
 mod views;
+#[path = "helper/waits.rs"]
+mod waits;

@@ -12,9 +12,8 @@ use syn::visit::Visit;
 /// Where a refusal may be made: in the one room that refuses (`[4.1]`), and where the two kinds are one type.
 const REFUSES: &[&str] = &["broker/src/grants/", "broker/src/call.rs"];
 
-/// Who asks the helper for a sandbox, beside its client. They are to be one: whoever joins two of them takes one off.
-const ASKS_FOR_SANDBOXES: &[&str] =
-    &["broker/src/cli/doctor/trial.rs", "broker/src/run.rs", "broker/src/tools/bash.rs"];
+/// Who has the helper prepare a sandbox, beside its client, which is told by whom (`[10.2]`).
+const PREPARES: &str = "broker/src/sandbox.rs";
 const CLIENT: &str = "broker/src/helper.rs";
 
 /// What is looked for in one file.
@@ -42,7 +41,7 @@ impl Seen {
     fn made(&mut self, path: &syn::Path) {
         match (ends(path).0.as_str(), ends(path).1.as_str()) {
             (_, "Denial") | ("Refusal", "Denied" | "BadParams") => self.refuses = true,
-            ("Request", "Spawn" | "Prepare") => self.asks = true,
+            ("Request", "Prepare") => self.asks = true,
             _ => {}
         }
     }
@@ -86,7 +85,7 @@ impl<'ast> Visit<'ast> for Seen {
             syn::Expr::Path(path) => ends(&path.path).1,
             _ => String::new(),
         };
-        self.asks |= receiver == "helper" && (call.method == "spawn" || call.method == "prepare");
+        self.asks |= receiver == "helper" && call.method == "prepare";
         syn::visit::visit_expr_method_call(self, call);
     }
 }
@@ -113,10 +112,10 @@ fn only_the_grants_refuse_a_call() {
 }
 
 #[test]
-fn no_more_than_these_ask_the_helper_for_a_sandbox() {
+fn one_room_has_the_helper_prepare_sandboxes() {
     let mut all = who(|s| s.asks);
     assert!(all.remove(CLIENT), "the check does not find the client itself");
-    assert_eq!(all, ASKS_FOR_SANDBOXES.iter().map(|f| (*f).to_owned()).collect());
+    assert_eq!(all, BTreeSet::from([PREPARES.to_owned()]));
 }
 
 #[test]
@@ -130,9 +129,8 @@ fn the_check_sees_what_is_made_and_not_what_is_looked_at() {
         assert!(seen(makes).refuses, "{makes}");
     }
     for asks in [
-        "fn f() { self.helper.spawn(id).await }",
         "fn f() { helper.prepare(id).await }",
-        "fn f() { link.ask(Request::Spawn { invocation, plan }) }",
+        "fn f() { link.ask(Request::Prepare { sandbox, plan }) }",
         "fn f() { link.ask(message::Request::Prepare { plan }) }",
     ] {
         assert!(seen(asks).asks, "{asks}");
@@ -140,7 +138,7 @@ fn the_check_sees_what_is_made_and_not_what_is_looked_at() {
     for looks in [
         "fn f(d: &Denial) { let Denial { reason, .. } = d; match r { Refusal::Denied(d) => {} Refusal::BadParams(_) => {} } }",
         "#[cfg(test)] mod tests { fn f() { Denial { class }; helper.spawn(id) } }",
-        "fn f() { tokio::spawn(x); command.spawn(); matches!(r, Request::Spawn { .. }) }",
+        "fn f() { tokio::spawn(x); command.spawn(); matches!(r, Request::Prepare { .. }) }",
         "struct Denial { class: u8 } impl From<Denial> for Refusal {}",
     ] {
         assert!(!seen(looks).refuses && !seen(looks).asks, "{looks}");

@@ -169,8 +169,21 @@ fn one_byte_beyond_ten_mebibytes_is_marked_truncated() {
     }
 }
 
-/// Takes a minute, because the limit is one.
-/// Takes a minute, because the shortest effort is one.
+#[test]
+fn a_start_is_on_record_before_the_first_instruction_whatever_that_does() {
+    let clock = python("import time\nprint(time.time_ns())");
+    let up = up(&[("brief", "#!/bin/sh\nkill -9 $$\n"), ("clock", &clock)]);
+    for runs in 1..=5 {
+        assert_eq!(up.run("brief", &[]).exit, 137);
+        assert_eq!(up.rows("skill.invoked_started").len(), runs);
+        assert_eq!(completed(&up)["outcome"], "killed");
+    }
+    let ran = up.run("clock", &[]);
+    let first: u64 = ran.stdout.trim().parse().unwrap_or_else(|_| panic!("{ran}"));
+    let started = up.rows("skill.invoked_started").last().unwrap()["ts_ns"].as_u64().unwrap();
+    assert!(started < first, "recorded at {started}, ran at {first}");
+}
+
 #[test]
 fn what_cannot_be_executed_is_named_with_its_cause() {
     let up = Up::new(|source| {
@@ -198,7 +211,15 @@ fn what_cannot_be_executed_is_named_with_its_cause() {
         assert_eq!(ran.exit, exit, "{skill}: {ran}");
         assert!(ran.stderr.contains(words), "{skill}: {ran}");
     }
-    assert_eq!(up.rows("skill.invoked_started").len(), 0, "what did not run has no rows");
+    // What could be told before it was tried has no rows. The rest has a start on record, and its end says that it had none.
+    let ends = up.rows("skill.invoked_completed").into_iter().map(|row| row["extra"].clone());
+    let ends = ends.map(|end| (end["skill_id"].clone(), end["outcome"].clone(), end["exit_code"].clone()));
+    let error = |skill: &str, exit: u8| (skill.into(), "error".into(), exit.into());
+    let expected: Vec<(Value, Value, Value)> =
+        vec![error("noshebang", 126), error("nointerp", 127), error("crlf", 127)];
+    assert_eq!(ends.collect::<Vec<_>>(), expected);
+    assert_eq!(up.rows("skill.invoked_started").len(), 3);
+    nothing_left(&up);
     assert_eq!(up.cyberos(&["skill", "run", "absent"]).exit, 5);
 }
 

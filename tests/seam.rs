@@ -8,7 +8,7 @@
 )]
 
 use cyberos_proto::control::{ControlReply, ControlRequest, Epoch, SkillState, Status, Verdict};
-use cyberos_proto::ids::{InvocationId, MountId, SkillName};
+use cyberos_proto::ids::{InvocationId, MountId, SandboxId, SkillName};
 use cyberos_proto::link::{self, Link, LinkError, MAX_DESCRIPTORS, MAX_PACKET, Wait};
 use cyberos_proto::message::{Event, Exit, FromHelper, Message, Refusal, Reply, Request, Signal};
 use cyberos_proto::plan::{
@@ -23,9 +23,22 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 const ID: &str = "00010203-0405-4607-8809-0a0b0c0d0e0f";
+const SANDBOX: &str = "10111213-1415-4617-9819-1a1b1c1d1e1f";
 
 fn id() -> InvocationId {
     ID.parse().unwrap()
+}
+
+fn sandbox() -> SandboxId {
+    SANDBOX.parse().unwrap()
+}
+
+fn prepares(plan: SpawnPlan) -> Request {
+    Request::Prepare { sandbox: sandbox(), plan: Box::new(plan) }
+}
+
+fn release() -> Request {
+    Request::Release { sandbox: sandbox() }
 }
 
 fn plan() -> SpawnPlan {
@@ -65,13 +78,15 @@ fn golden<M: Message + Debug + PartialEq>(message: M, descriptors: usize, want: 
 }
 
 const ID_HEX: &str = "000102030405460788090a0b0c0d0e0f";
+const SANDBOX_HEX: &str = "101112131415461798191a1b1c1d1e1f";
 
 #[test]
 fn requests_have_exactly_these_bytes() {
     let mount = MountId::new(15).unwrap();
-    golden(Request::CreateSocket { invocation: id() }, 0, &format!("03 00 {ID_HEX}"));
-    let spawn = format!(
-        "03 01 {ID_HEX} 1a {} 02 04 {} 01 ff 01 03 {} 04 {} 02 15 {} 00 02 {} 01 01 01 \
+    let create = Request::CreateSocket { sandbox: sandbox(), invocation: id() };
+    golden(create, 0, &format!("04 00 {SANDBOX_HEX} {ID_HEX}"));
+    let prepare = format!(
+        "04 01 {SANDBOX_HEX} 1a {} 02 04 {} 01 ff 01 03 {} 04 {} 02 15 {} 00 02 {} 01 01 01 \
          8004 01 880e 08 8002 8002 40 01",
         hex(b"/opt/cyberos/skills/x/main"),
         hex(b"main"),
@@ -80,20 +95,23 @@ fn requests_have_exactly_these_bytes() {
         hex(b"/opt/cyberos/skills/x"),
         hex(b"/w"),
     );
-    golden(Request::Spawn { invocation: id(), plan: Box::new(plan()) }, 2, &spawn);
-    golden(Request::Signal { invocation: id(), signal: Signal::Term }, 0, &format!("03 02 {ID_HEX} 00"));
-    golden(Request::Signal { invocation: id(), signal: Signal::Kill }, 0, &format!("03 02 {ID_HEX} 01"));
-    golden(Request::Release { invocation: id() }, 0, &format!("03 03 {ID_HEX}"));
-    golden(Request::Mount { mount }, 0, "03 04 0f");
-    golden(Request::Unmount { mount }, 0, "03 05 0f");
-    golden(Request::RegisterBacking { mount }, 1, "03 06 0f");
-    golden(Request::CloseBacking { mount, id: 300 }, 0, "03 07 0f ac02");
+    golden(prepares(plan()), 2, &prepare);
+    golden(Request::Go { sandbox: sandbox() }, 0, &format!("04 02 {SANDBOX_HEX}"));
+    for (signal, byte) in [(Signal::Term, "00"), (Signal::Kill, "01")] {
+        golden(Request::Signal { sandbox: sandbox(), signal }, 0, &format!("04 03 {SANDBOX_HEX} {byte}"));
+    }
+    golden(release(), 0, &format!("04 04 {SANDBOX_HEX}"));
+    golden(Request::Mount { mount }, 0, "04 05 0f");
+    golden(Request::Unmount { mount }, 0, "04 06 0f");
+    golden(Request::RegisterBacking { mount }, 1, "04 07 0f");
+    golden(Request::CloseBacking { mount, id: 300 }, 0, "04 08 0f ac02");
+    golden(Request::Describe, 0, "04 09");
 }
 
 #[test]
 fn answers_of_the_helper_have_exactly_these_bytes() {
     let reply = FromHelper::Reply;
-    golden(reply(Reply::SocketCreated { uid: 1_900_000_001 }), 1, "03 00 00 81e6fe8907");
+    golden(reply(Reply::SocketCreated { uid: 1_900_000_001 }), 1, "04 00 00 81e6fe8907");
     let report = SandboxReport {
         uid: 300,
         enforced: vec![
@@ -109,15 +127,17 @@ fn answers_of_the_helper_have_exactly_these_bytes() {
         landlock: 0,
         network: Network::Own,
     };
-    let bytes = "03 00 01 ac02 06 00 01 02 03 04 05 02 06 07";
-    golden(reply(Reply::Spawned { report: report.clone() }), 3, &format!("{bytes} 00 00 00"));
-    let report = SandboxReport { cgroup: Cgroup::V1, landlock: 6, network: Network::Shared, ..report };
-    golden(reply(Reply::Spawned { report: report.clone() }), 3, &format!("{bytes} 01 06 01"));
+    let prepared = |report| FromHelper::Event(Event::Prepared { sandbox: sandbox(), report });
+    let bytes = format!("04 01 00 {SANDBOX_HEX} ac02 06 00 01 02 03 04 05 02 06 07");
+    golden(prepared(report.clone()), 3, &format!("{bytes} 00 00 00"));
+    let report = SandboxReport { cgroup: Cgroup::V1, landlock: 6, ..report };
+    golden(prepared(report.clone()), 3, &format!("{bytes} 01 06 00"));
     let report = SandboxReport { cgroup: Cgroup::V2, ..report };
-    golden(reply(Reply::Spawned { report }), 3, &format!("{bytes} 02 06 01"));
-    golden(reply(Reply::Mounted), 1, "03 00 02");
-    golden(reply(Reply::Done), 0, "03 00 03");
-    golden(reply(Reply::Backing { id: 300 }), 0, "03 00 05 ac02");
+    golden(prepared(report), 3, &format!("{bytes} 02 06 00"));
+    golden(reply(Reply::Mounted), 1, "04 00 01");
+    golden(reply(Reply::Done), 0, "04 00 02");
+    golden(reply(Reply::Backing { id: 300 }), 0, "04 00 04 ac02");
+    golden(reply(Reply::Described { uids: (1, 300) }), 0, "04 00 05 01 ac02");
     let text = || "ab".to_owned();
     let faults = [
         (PlanFault::Args, "00"),
@@ -128,7 +148,7 @@ fn answers_of_the_helper_have_exactly_these_bytes() {
         (PlanFault::Limits, "05"),
     ];
     for (fault, byte) in faults {
-        golden(reply(Reply::Refused(Refusal::Plan(fault))), 0, &format!("03 00 04 04 {byte}"));
+        golden(reply(Reply::Refused(Refusal::Plan(fault))), 0, &format!("04 00 03 04 {byte}"));
     }
     for (refusal, bytes) in [
         (Refusal::Malformed, "00"),
@@ -143,23 +163,26 @@ fn answers_of_the_helper_have_exactly_these_bytes() {
         (Refusal::System { step: text(), errno: -1 }, "0a 02 6162 01"),
         (Refusal::GrantUnsupported { bind: 1, fs: text() }, "0b 01 02 6162"),
     ] {
-        golden(reply(Reply::Refused(refusal)), 0, &format!("03 00 04 {bytes}"));
+        golden(reply(Reply::Refused(refusal)), 0, &format!("04 00 03 {bytes}"));
     }
-    let exited =
-        |exit, out_of_memory| FromHelper::Event(Event::Exited { invocation: id(), exit, out_of_memory });
-    golden(exited(Exit::Code(7), false), 0, &format!("03 01 00 {ID_HEX} 00 07 00"));
-    golden(exited(Exit::Signal(9), true), 0, &format!("03 01 00 {ID_HEX} 01 09 01"));
+    let event = FromHelper::Event;
+    golden(event(Event::Started { sandbox: sandbox() }), 0, &format!("04 01 01 {SANDBOX_HEX}"));
+    let failed = Event::Failed { sandbox: sandbox(), refusal: Refusal::Exec { errno: 2 } };
+    golden(event(failed), 0, &format!("04 01 02 {SANDBOX_HEX} 09 04"));
+    let exited = |exit, out_of_memory| event(Event::Exited { sandbox: sandbox(), exit, out_of_memory });
+    golden(exited(Exit::Code(7), false), 0, &format!("04 01 03 {SANDBOX_HEX} 00 07 00"));
+    golden(exited(Exit::Signal(9), true), 0, &format!("04 01 03 {SANDBOX_HEX} 01 09 01"));
 }
 
 #[test]
 fn control_messages_have_exactly_these_bytes() {
     let skill = || SkillName::new("s").unwrap();
-    golden(ControlRequest::Status { after: None }, 0, "03 00 00");
-    golden(ControlRequest::Status { after: Some(skill()) }, 0, "03 00 01 01 73");
-    golden(ControlRequest::Explain { skill: skill() }, 0, "03 01 01 73");
-    golden(ControlRequest::Refresh { skill: None }, 0, "03 02 00");
-    golden(ControlRequest::Refresh { skill: Some(skill()) }, 0, "03 02 01 01 73");
-    golden(ControlRequest::Await { skill: skill(), timeout_ms: 35_000 }, 0, "03 03 01 73 b89102");
+    golden(ControlRequest::Status { after: None }, 0, "04 00 00");
+    golden(ControlRequest::Status { after: Some(skill()) }, 0, "04 00 01 01 73");
+    golden(ControlRequest::Explain { skill: skill() }, 0, "04 01 01 73");
+    golden(ControlRequest::Refresh { skill: None }, 0, "04 02 00");
+    golden(ControlRequest::Refresh { skill: Some(skill()) }, 0, "04 02 01 01 73");
+    golden(ControlRequest::Await { skill: skill(), timeout_ms: 35_000 }, 0, "04 03 01 73 b89102");
     let state = |verdict| SkillState {
         skill: skill(),
         verdict,
@@ -174,7 +197,7 @@ fn control_messages_have_exactly_these_bytes() {
     };
     for (verdict, byte) in [(Verdict::Current, "00"), (Verdict::Fallback, "01"), (Verdict::Hidden, "02")] {
         let bytes = format!("01 73 {byte} 01 01 74 00 04 70617373 00 01 01 77 01 8001 01 00");
-        golden(ControlReply::Skill(state(verdict)), 0, &format!("03 01 {bytes}"));
+        golden(ControlReply::Skill(state(verdict)), 0, &format!("04 01 {bytes}"));
     }
     let status = Status {
         mount: "/m".into(),
@@ -186,10 +209,10 @@ fn control_messages_have_exactly_these_bytes() {
         skills: vec![],
         more: false,
     };
-    golden(ControlReply::Status(status), 0, "03 00 02 2f6d 01 02 2f73 00 01 02 00 00 00");
-    golden(ControlReply::Refreshed { decided: 300 }, 0, "03 02 ac02");
-    golden(ControlReply::NoSuchSkill, 0, "03 03");
-    golden(ControlReply::Malformed, 0, "03 04");
+    golden(ControlReply::Status(status), 0, "04 00 02 2f6d 01 02 2f73 00 01 02 00 00 00");
+    golden(ControlReply::Refreshed { decided: 300 }, 0, "04 02 ac02");
+    golden(ControlReply::NoSuchSkill, 0, "04 03");
+    golden(ControlReply::Malformed, 0, "04 04");
 }
 
 #[test]
@@ -200,21 +223,21 @@ fn values_out_of_bounds_leftovers_and_other_versions_are_errors() {
     for bad in [
         &[][..],
         &[V],
-        &[V - 1, 4, 1],
-        &[0, 4, 1],
-        &[V + 1, 4, 1],
-        &[V, 4, 16],
-        &[V, 4, 1, 0],
+        &[V - 1, 5, 1],
+        &[0, 5, 1],
+        &[V + 1, 5, 1],
+        &[V, 5, 16],
+        &[V, 5, 1, 0],
         &[V, 99],
         &[V, 0xff, 0xff, 0xff, 0xff, 0xff],
     ] {
         assert!(matches!(link::decode::<Request>(bad), Err(LinkError::Malformed)), "{bad:?}");
     }
-    let mut other_uuid = link::encode(&Request::Release { invocation: id() }).unwrap();
+    let mut other_uuid = link::encode(&release()).unwrap();
     other_uuid[8] = 0x16;
     assert!(link::decode::<Request>(&other_uuid).is_err(), "only random UUIDs");
     assert!(link::decode::<ControlRequest>(&[V, 1, 2, b'a', b'/']).is_err(), "no path for a name");
-    let mut wrong_path = link::encode(&Request::Spawn { invocation: id(), plan: Box::new(plan()) }).unwrap();
+    let mut wrong_path = link::encode(&prepares(plan())).unwrap();
     wrong_path[19] = b'x';
     assert!(link::decode::<Request>(&wrong_path).is_err(), "no relative program");
 }
@@ -247,7 +270,7 @@ proptest! {
 
     #[test]
     fn no_bytes_behind_a_right_beginning_do(
-        kind in 0u8..10, second in 0u8..13, rest in proptest::collection::vec(any::<u8>(), 0..200),
+        kind in 0u8..11, second in 0u8..13, rest in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let mut packet = vec![cyberos_proto::PROTOCOL_VERSION, kind, second];
         packet.extend(rest);
@@ -259,7 +282,7 @@ proptest! {
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
-        let mut packet = link::encode(&Request::Spawn { invocation: id(), plan: Box::new(plan()) }).unwrap();
+        let mut packet = link::encode(&prepares(plan())).unwrap();
         for (at, byte) in changes {
             let at = at.index(packet.len());
             packet[at] = byte;
@@ -288,8 +311,8 @@ fn send_raw(to: &impl AsFd, bytes: &[u8], fds: &[RawFd]) {
 fn case_149_surplus_missing_and_foreign_descriptors_are_refused_and_closed() {
     let file = tempfile::tempfile().unwrap();
     let (client, server): link::Pair<Request, FromHelper> = link::pair().unwrap();
-    let spawn = link::encode(&Request::Spawn { invocation: id(), plan: Box::new(plan()) }).unwrap();
-    let none = link::encode(&Request::Release { invocation: id() }).unwrap();
+    let spawn = link::encode(&prepares(plan())).unwrap();
+    let none = link::encode(&release()).unwrap();
     let before = copies(&file);
     for (packet, counts) in [(&spawn, &[0, 1, 3, 64, 200, 253][..]), (&none, &[1, 64, 200, 253])] {
         for count in counts {
@@ -320,18 +343,18 @@ fn case_149_surplus_missing_and_foreign_descriptors_are_refused_and_closed() {
 fn a_sender_cannot_send_what_its_message_does_not_carry() {
     let file = tempfile::tempfile().unwrap();
     let (client, server): link::Pair<Request, FromHelper> = link::pair().unwrap();
-    let release = Request::Release { invocation: id() };
+    let release = release();
     assert!(matches!(client.send(&release, &[file.as_fd()], Wait::No), Err(LinkError::Descriptors)));
-    let spawn = Request::Spawn { invocation: id(), plan: Box::new(plan()) };
+    let spawn = prepares(plan());
     assert!(matches!(client.send(&spawn, &[file.as_fd()], Wait::No), Err(LinkError::Descriptors)));
     let mut many = plan();
     many.binds = vec![many.binds[0].clone(); MAX_DESCRIPTORS + 1];
-    let many = Request::Spawn { invocation: id(), plan: Box::new(many) };
+    let many = prepares(many);
     let fds = vec![file.as_fd(); MAX_DESCRIPTORS + 1];
     assert!(matches!(client.send(&many, &fds, Wait::No), Err(LinkError::Descriptors)));
     let mut long = plan();
     long.args = vec![vec![b'a'; MAX_PACKET]];
-    let long = Request::Spawn { invocation: id(), plan: Box::new(long) };
+    let long = prepares(long);
     assert!(matches!(client.send(&long, &[file.as_fd(); 2], Wait::No), Err(LinkError::TooLong)));
     assert!(matches!(server.receive(Wait::No), Err(LinkError::WouldBlock)));
     drop(client);
@@ -342,7 +365,7 @@ fn a_sender_cannot_send_what_its_message_does_not_carry() {
 fn a_peer_that_does_not_read_makes_a_send_end_in_time() {
     let (client, _server): link::Pair<Request, FromHelper> = link::pair().unwrap();
     client.set_send_timeout(std::time::Duration::from_millis(50)).unwrap();
-    let release = Request::Release { invocation: id() };
+    let release = release();
     let ended = (0..100_000).find_map(|_| client.send(&release, &[], Wait::Block).err());
     assert!(matches!(ended, Some(LinkError::WouldBlock)), "{ended:?}");
 }

@@ -7,8 +7,7 @@
 
 mod support;
 
-use cyberos_proto::link::Wait;
-use cyberos_proto::message::{Event, Exit, FromHelper, Refusal, Reply, Request};
+use cyberos_proto::message::{Event, Exit, Refusal, Reply};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::helper::{Helper, Peer, plan, until};
+use support::helper::{Asks, Helper, Peer, plan, until};
 use support::machine::{descriptors, status, with_descendants};
 use support::up::{Ran, Skill, Up, eventually};
 
@@ -120,7 +119,7 @@ fn once(peer: &Peer, words: &[&str], expected: Exit) -> u32 {
     let uid = run.uid;
     let invocation = run.invocation;
     assert_eq!(peer.exit(invocation), expected);
-    assert_eq!(peer.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
+    assert_eq!(peer.ask(&invocation.release(), &[]).0, Reply::Done);
     uid
 }
 
@@ -145,15 +144,15 @@ fn after_thousands_of_spawns_everything_is_as_before() {
             21 => once(&peer, &["/bin/sh", "-c", "(sleep 1000 &) ; exit 0"], Exit::Code(0)),
             33 => {
                 let (invocation, uid, _listener) = peer.invocation();
-                let none = Request::Spawn { invocation, plan: Box::new(plan(&["/no/such/program"])) };
+                let none = invocation.prepare(plan(&["/no/such/program"]));
                 assert!(matches!(peer.refusal(&none, &[]), Refusal::Exec { errno: 2 }));
-                assert_eq!(peer.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
+                assert_eq!(peer.ask(&invocation.release(), &[]).0, Reply::Done);
                 uid
             }
             41 => {
                 let run = peer.start(plan(&["/bin/sleep", "1000"]), &[]);
                 let (invocation, uid) = (run.invocation, run.uid);
-                assert_eq!(peer.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
+                assert_eq!(peer.ask(&invocation.release(), &[]).0, Reply::Done);
                 assert_eq!(peer.exit(invocation), Exit::Signal(9));
                 uid
             }
@@ -190,11 +189,9 @@ fn many(helper: &Helper, peer: &Peer, many: usize) {
     for _ in 0..many {
         let (invocation, _, listener) = peer.invocation();
         // Runs until its standard input ends.
-        let request = Request::Spawn { invocation, plan: Box::new(plan(&["/bin/cat"])) };
-        match peer.ask(&request, &[]) {
-            (Reply::Spawned { .. }, pipes) => drop(waiting.insert(invocation, (listener, pipes))),
-            other => panic!("{other:?}"),
-        }
+        let request = invocation.prepare(plan(&["/bin/cat"]));
+        let pipes = peer.spawn(&request, &[]).unwrap();
+        waiting.insert(invocation, (listener, vec![pipes.stdin, pipes.stdout, pipes.stderr]));
     }
     let left = helper.leftovers();
     let of = |what: &str| left.iter().filter(|l| l.contains(what)).count();
@@ -206,15 +203,13 @@ fn many(helper: &Helper, peer: &Peer, many: usize) {
     waiting.values_mut().for_each(|(_, pipes)| pipes.clear());
     let mut ended = BTreeSet::new();
     while ended.len() < many {
-        match peer.link.receive(Wait::Block).unwrap().0 {
-            FromHelper::Event(Event::Exited { invocation, exit: Exit::Code(0), .. }) => {
-                ended.insert(invocation)
-            }
+        match peer.event(|_| true).0 {
+            Event::Exited { sandbox, exit: Exit::Code(0), .. } => ended.insert(sandbox),
             other => panic!("{other:?}"),
         };
     }
     for invocation in waiting.keys() {
-        assert_eq!(peer.ask(&Request::Release { invocation: *invocation }, &[]).0, Reply::Done);
+        assert_eq!(peer.ask(&invocation.release(), &[]).0, Reply::Done);
     }
     until("nothing is left", || helper.leftovers().is_empty());
 }

@@ -4,6 +4,8 @@
 
 #[path = "storm/heaps.rs"]
 mod heaps;
+#[path = "storm/runs.rs"]
+mod runs;
 mod support;
 
 use cyberos_proto::control::{ControlReply, ControlRequest, SkillState, Verdict};

@@ -1,7 +1,7 @@
 //! Which limit an end tells of, and the key that raises it. Every limit has a signal or a sentence of its own, so none is
 //! taken for another. Pure; the CLI says it of a run (`[2.7]`), Bash of a command line.
 
-use crate::helper::End;
+use crate::sandbox::End;
 use cyberos_proto::message::Exit;
 use cyberos_proto::plan::{Limits, MemoryLimit};
 use nix::sys::signal::Signal;

@@ -1,11 +1,11 @@
 //! Client of the root helper: one async method a request. A task owns the link, keeps the order of requests and
-//! answers, and connects again when the link is lost; what ran over a lost link has been ended by the helper.
-//! Called by `run` (and by Bash later). It decides nothing and never looks into a plan.
+//! answers, brings each sandbox its events, and connects again when the link is lost; what ran over a lost link has been
+//! ended by the helper. Called by `sandbox`. It decides nothing and never looks into a plan.
 
-use cyberos_proto::ids::InvocationId;
+use cyberos_proto::ids::{InvocationId, SandboxId};
 use cyberos_proto::link::{Link, LinkError, Wait};
-use cyberos_proto::message::{Event, Exit, FromHelper, Message, Refusal, Reply, Request, Signal};
-use cyberos_proto::plan::{SandboxReport, SpawnPlan};
+use cyberos_proto::message::{Event, FromHelper, Message, Refusal, Reply, Request, Signal};
+use cyberos_proto::plan::SpawnPlan;
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// How long a request may go unanswered before the link counts as dead. The helper's own limit for a spawn is 10 s.
+/// How long a request may go unanswered before the link counts as dead. The helper answers each at once.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// The packaged ceiling's uids of sandboxes, all instances' (`[10.3]`).
 const PACKAGED_UIDS: RangeInclusive<u32> = 1_900_000_000..=1_900_065_535;
@@ -36,36 +36,16 @@ pub enum HelperError {
     Gone { path: PathBuf, why: String },
 }
 
-/// How a sandbox ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// How its program did.
-    pub exit: Exit,
-    /// Whether the kernel ended a process of it because its control group had no memory left.
-    pub out_of_memory: bool,
-}
-
-/// A running program.
-#[derive(Debug)]
-pub struct Spawned {
-    /// What the kernel really enforces.
-    pub report: SandboxReport,
-    /// The program's standard input, to write.
-    pub stdin: OwnedFd,
-    /// Its standard output, to read.
-    pub stdout: OwnedFd,
-    /// Its standard error, to read.
-    pub stderr: OwnedFd,
-    /// How it ended; an error when the link was lost first (the helper then ends the sandbox).
-    pub exit: oneshot::Receiver<End>,
-}
+/// What the helper tells of one sandbox, with its descriptors. When it ends, the link was lost, and the sandbox with it.
+pub type Events = mpsc::UnboundedReceiver<(Event, Vec<OwnedFd>)>;
 
 type Answer = Result<(Reply, Vec<OwnedFd>), HelperError>;
+type Tell = mpsc::UnboundedSender<(Event, Vec<OwnedFd>)>;
 
 struct Asked {
     request: Request,
     descriptors: Vec<OwnedFd>,
-    exit: Option<(InvocationId, oneshot::Sender<End>)>,
+    events: Option<(SandboxId, Tell)>,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -80,13 +60,23 @@ pub struct Helper {
 impl Helper {
     /// Starts the task; it connects to the socket at `path` at the first request.
     pub fn new(path: &Path) -> Self {
+        Helper::with(path, None)
+    }
+
+    /// The same over a link that is there already, made of the socket at `path`.
+    pub fn over(path: &Path, link: Link<Request, FromHelper>) -> Self {
+        Helper::with(path, Some(link))
+    }
+
+    fn with(path: &Path, link: Option<Link<Request, FromHelper>>) -> Self {
         let (ask, asked) = mpsc::channel(64);
         let uids = Arc::new(Mutex::new(vec![PACKAGED_UIDS]));
         let owner = Owner {
             path: path.to_owned(),
+            link,
             asked,
             waiting: VecDeque::new(),
-            exits: HashMap::new(),
+            sandboxes: HashMap::new(),
             uids: Arc::clone(&uids),
         };
         tokio::spawn(owner.run());
@@ -103,12 +93,11 @@ impl Helper {
         &self,
         request: Request,
         descriptors: Vec<OwnedFd>,
-        exit: Option<(InvocationId, oneshot::Sender<End>)>,
+        events: Option<(SandboxId, Tell)>,
     ) -> Answer {
         let (answer, answered) = oneshot::channel();
-        let gone = || HelperError::Gone { path: self.path.clone(), why: "the link was lost".into() };
-        self.ask.send(Asked { request, descriptors, exit, answer }).await.map_err(|_| gone())?;
-        match answered.await.map_err(|_| gone())?? {
+        self.ask.send(Asked { request, descriptors, events, answer }).await.map_err(|_| self.lost())?;
+        match answered.await.map_err(|_| self.lost())?? {
             (Reply::Refused(refusal), _) => Err(HelperError::Refused(refusal)),
             answer => Ok(answer),
         }
@@ -123,48 +112,62 @@ impl Helper {
         self.ask(Request::Describe, vec![], None).await.map(drop)
     }
 
-    /// Leases a uid and makes the invocation's socket: the uid, and the listening descriptor.
-    pub async fn create_socket(&self, invocation: InvocationId) -> Result<(u32, OwnedFd), HelperError> {
-        match self.ask(Request::CreateSocket { invocation }, vec![], None).await? {
+    /// Leases a uid to a sandbox and makes the invocation's socket: the uid, and the listening descriptor.
+    pub async fn create_socket(
+        &self,
+        sandbox: SandboxId,
+        invocation: InvocationId,
+    ) -> Result<(u32, OwnedFd), HelperError> {
+        match self.ask(Request::CreateSocket { sandbox, invocation }, vec![], None).await? {
             (Reply::SocketCreated { uid }, mut fds) if fds.len() == 1 => Ok((uid, fds.remove(0))),
             (other, _) => Err(self.unexpected(&other)),
         }
     }
 
-    /// Runs a plan; `descriptors` are its binds', in order.
-    pub async fn spawn(
+    /// Begins to build a sandbox of a plan; `descriptors` are its binds', in order. How it goes on, the events tell.
+    pub async fn prepare(
         &self,
-        invocation: InvocationId,
+        sandbox: SandboxId,
         plan: SpawnPlan,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Spawned, HelperError> {
-        let (tell, exit) = oneshot::channel();
-        let request = Request::Spawn { invocation, plan: Box::new(plan) };
-        let (reply, fds) = self.ask(request, descriptors, Some((invocation, tell))).await?;
-        match (reply, <[OwnedFd; 3]>::try_from(fds)) {
-            (Reply::Spawned { report }, Ok([stdin, stdout, stderr])) => {
-                Ok(Spawned { report, stdin, stdout, stderr, exit })
-            }
-            (other, _) => Err(self.unexpected(&other)),
-        }
+    ) -> Result<Events, HelperError> {
+        let (tell, events) = mpsc::unbounded_channel();
+        let request = Request::Prepare { sandbox, plan: Box::new(plan) };
+        self.ask(request, descriptors, Some((sandbox, tell))).await.map(|_| events)
+    }
+
+    /// Has the program of a sandbox executed that was prepared. Whether it was, the events tell.
+    pub async fn go(&self, sandbox: SandboxId) -> Result<(), HelperError> {
+        self.ask(Request::Go { sandbox }, vec![], None).await.map(drop)
     }
 
     /// Signals the program, or ends the sandbox.
-    pub async fn signal(&self, invocation: InvocationId, signal: Signal) -> Result<(), HelperError> {
-        self.ask(Request::Signal { invocation, signal }, vec![], None).await.map(drop)
+    pub async fn signal(&self, sandbox: SandboxId, signal: Signal) -> Result<(), HelperError> {
+        self.ask(Request::Signal { sandbox, signal }, vec![], None).await.map(drop)
     }
 
     /// Ends what still runs, removes the socket, gives the lease back.
-    pub async fn release(&self, invocation: InvocationId) -> Result<(), HelperError> {
-        self.ask(Request::Release { invocation }, vec![], None).await.map(drop)
+    pub async fn release(&self, sandbox: SandboxId) -> Result<(), HelperError> {
+        self.ask(Request::Release { sandbox }, vec![], None).await.map(drop)
+    }
+
+    /// The error of a sandbox whose link was lost.
+    pub(crate) fn lost(&self) -> HelperError {
+        HelperError::Gone { path: self.path.clone(), why: "the link was lost".into() }
+    }
+
+    pub(crate) fn strange(&self, event: &Event) -> HelperError {
+        HelperError::Gone { path: self.path.clone(), why: format!("unexpected event {event:?}") }
     }
 }
 
 struct Owner {
     path: PathBuf,
+    /// One that is there already, for the first round.
+    link: Option<Link<Request, FromHelper>>,
     asked: mpsc::Receiver<Asked>,
     waiting: VecDeque<(oneshot::Sender<Answer>, Instant)>,
-    exits: HashMap<InvocationId, oneshot::Sender<End>>,
+    sandboxes: HashMap<SandboxId, Tell>,
     uids: Arc<Mutex<Vec<RangeInclusive<u32>>>>,
 }
 
@@ -187,7 +190,7 @@ impl Owner {
                 for (answer, _) in std::mem::take(&mut self.waiting) {
                     let _ = answer.send(Err(self.gone(&why)));
                 }
-                self.exits.clear();
+                self.sandboxes.clear();
             }
         }
     }
@@ -196,7 +199,10 @@ impl Owner {
         HelperError::Gone { path: self.path.clone(), why: why.to_owned() }
     }
 
-    async fn connect(&self) -> Result<HelperLink, String> {
+    async fn connect(&mut self) -> Result<HelperLink, String> {
+        if let Some(link) = self.link.take() {
+            return watched(link);
+        }
         let until = Instant::now() + CONNECT_LIMIT;
         loop {
             let tried = Link::connect(&self.path).map_err(|e| e.to_string()).and_then(
@@ -205,10 +211,7 @@ impl Owner {
                     if peer.uid != 0 {
                         return Err(format!("the socket is served by uid {}, not by root", peer.uid));
                     }
-                    // Deprecated because a type could change its descriptor while it is registered; a Link owns one
-                    // descriptor for life, and the replacement would need unsafe code.
-                    #[expect(deprecated)]
-                    AsyncFd::new(link).map_err(|e| e.to_string())
+                    watched(link)
                 },
             );
             match tried {
@@ -223,7 +226,7 @@ impl Owner {
     async fn serve(&mut self, link: &HelperLink, first: Asked) -> Option<String> {
         // Answers come in order, so the uids are known before the first of them is leased.
         let (answer, _nobody_waits) = oneshot::channel();
-        let describe = Asked { request: Request::Describe, descriptors: Vec::new(), exit: None, answer };
+        let describe = Asked { request: Request::Describe, descriptors: Vec::new(), events: None, answer };
         for asked in [describe, first] {
             if let Err(why) = self.send(link, asked).await {
                 return Some(why);
@@ -239,11 +242,7 @@ impl Owner {
             };
             tokio::select! {
                 got = receive(link) => match got {
-                    Ok((FromHelper::Event(Event::Exited { invocation, exit, out_of_memory }), _)) => {
-                        if let Some(tell) = self.exits.remove(&invocation) {
-                            let _ = tell.send(End { exit, out_of_memory });
-                        }
-                    }
+                    Ok((FromHelper::Event(event), descriptors)) => self.tell(event, descriptors),
                     Ok((FromHelper::Reply(reply), descriptors)) => {
                         self.note(&reply);
                         match self.waiting.pop_front() {
@@ -262,6 +261,19 @@ impl Owner {
         }
     }
 
+    /// Tells whoever waits for news of a sandbox. Nobody may: it has been let go of.
+    fn tell(&mut self, event: Event, descriptors: Vec<OwnedFd>) {
+        let told = match &event {
+            Event::Prepared { sandbox, .. } | Event::Started { sandbox } => {
+                self.sandboxes.get(sandbox).cloned()
+            }
+            Event::Failed { sandbox, .. } | Event::Exited { sandbox, .. } => self.sandboxes.remove(sandbox),
+        };
+        if let Some(told) = told {
+            let _ = told.send((event, descriptors));
+        }
+    }
+
     /// Notes which uids sandboxes have, for [`Helper::leases`].
     fn note(&self, reply: &Reply) {
         if let Reply::Described { uids: (first, last) } = *reply {
@@ -273,7 +285,7 @@ impl Owner {
     }
 
     async fn send(&mut self, link: &HelperLink, asked: Asked) -> Result<(), String> {
-        let Asked { request, descriptors, exit, answer } = asked;
+        let Asked { request, descriptors, events, answer } = asked;
         if descriptors.len() != request.descriptors() {
             let _ = answer.send(Err(self.gone("a plan with another number of descriptors than binds")));
             return Ok(());
@@ -284,8 +296,10 @@ impl Owner {
             .await;
         match sent {
             Ok(()) => {
-                if let Some((invocation, tell)) = exit {
-                    self.exits.insert(invocation, tell);
+                if let Some((sandbox, tell)) = events {
+                    // Of those that were refused or let go of, nobody will tell any more.
+                    self.sandboxes.retain(|_, tell| !tell.is_closed());
+                    self.sandboxes.insert(sandbox, tell);
                 }
                 self.waiting.push_back((answer, Instant::now()));
                 Ok(())
@@ -301,6 +315,13 @@ impl Owner {
             }
         }
     }
+}
+
+fn watched(link: Link<Request, FromHelper>) -> Result<HelperLink, String> {
+    // Deprecated because a type could change its descriptor while it is registered; a Link owns one descriptor for life,
+    // and the replacement would need unsafe code.
+    #[expect(deprecated)]
+    AsyncFd::new(link).map_err(|e| e.to_string())
 }
 
 async fn receive(link: &HelperLink) -> Result<(FromHelper, Vec<OwnedFd>), std::io::Error> {

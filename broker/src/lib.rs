@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! cyberos → control → run::start → skillfs await → seal → skill::load → grants::compile
-//!         → helper: socket, spawn → session serves → deadline → audit::completed → release
+//!         → sandbox: socket, prepare → audit: invoked_started → sandbox: go → session serves → deadline → audit::completed → release
 //! ```
 //!
 //! The modules, each below those that use it; none imports one that imports it:
@@ -30,7 +30,8 @@
 //! audit           the ledger
 //! grants          the one room that refuses; beneath: from a permitted path to a descriptor
 //! memory          the notes of a tenant; space: when the disk is low; blocking_pool: threads that may wait
-//! seal            the sealed copy; view: client of SkillFS; helper: client of the root helper; capture: what a run prints
+//! sandbox         one life for every sandbox: prepared, started, released; helper: client of the root helper
+//! seal            the sealed copy; view: client of SkillFS; capture: what a run prints
 //! approvals       consents
 //! config, skill   cyberos.yaml and SKILL.md; glob: their patterns
 //! catalogue       the tools by name; call: the words of one call
@@ -58,6 +59,7 @@ pub mod operator;
 pub mod rpc;
 pub mod run;
 pub mod running;
+pub mod sandbox;
 pub mod scaffold;
 pub mod seal;
 pub mod service;

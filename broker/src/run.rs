@@ -1,21 +1,22 @@
 //! The start of an invocation, one straight line (`[0.1]`, `[2.1]`): SkillFS's verdict → sealed copy → SKILL.md →
-//! grants → socket → spawn → first row → session. Whatever fails on the way undoes what came before. Called by
-//! `control`; `running` takes over from there.
+//! grants → socket → sandbox prepared → first row → program started → session. Whatever fails on the way undoes what came
+//! before. Called by `control`; `running` takes over from there.
 
 mod plan;
 mod refused;
 mod report;
 
-use self::plan::{plan, trial};
-use self::refused::refused;
+use self::plan::plan;
+use self::refused::{entry_point, not_prepared, refused};
 pub use self::report::report_json;
-use self::report::{required, warn_of_skipped};
+use self::report::warn_of_skipped;
 use crate::approvals::{Approval, check_tenant};
 use crate::audit::InvokedStarted;
 use crate::call::{Invocation, TraceId, millis};
 use crate::diagnosis::Bounds;
 use crate::grants::Grants;
 use crate::running::{Ended, Running, Watch};
+use crate::sandbox::{Ending, Sandbox};
 use crate::seal::{SealError, Sealed};
 use crate::service::Broker;
 use crate::session;
@@ -28,7 +29,6 @@ use cyberos_proto::plan::SpawnPlan;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -201,17 +201,25 @@ pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>
         sync_private: skill.sync_class == SyncClass::Private,
     });
     let plan = plan(&skill, &invocation, &grants, &wanted.args, effort)?;
-    let (uid, listener) =
-        broker.helper.create_socket(invocation.id).await.map_err(|e| refused(&e, &skill, &sealed))?;
-    let begun = begin(
-        broker,
-        &wanted,
-        Parts { state, sealed, skill, grants, invocation: Arc::clone(&invocation), uid, listener, effort },
-        plan,
-    )
-    .await;
+    let ending = Ending::default();
+    let sandbox = Sandbox::new(&broker.helper, &ending);
+    let socket = sandbox.create_socket(invocation.id).await;
+    let (uid, listener) = socket.map_err(|e| refused(&e, &skill, &sealed))?;
+    let parts = Parts {
+        state,
+        sealed,
+        skill,
+        grants,
+        invocation: Arc::clone(&invocation),
+        sandbox,
+        uid,
+        listener,
+        effort,
+    };
+    let begun = begin(broker, &wanted, parts, plan).await;
     if begun.is_err() {
-        let _ = broker.helper.release(invocation.id).await;
+        // Whoever asked is told when nothing of it is left.
+        ending.over().await;
         broker.forget(invocation.id);
         broker.logs.discard(&invocation.id.to_string());
     }
@@ -242,40 +250,29 @@ struct Parts {
     skill: Skill,
     grants: Grants,
     invocation: Arc<Invocation>,
+    sandbox: Sandbox,
     uid: u32,
     listener: OwnedFd,
     effort: Duration,
 }
 
-/// From the socket on: everything here is undone by a release.
+/// From the socket on: everything here is undone when the sandbox is dropped.
 async fn begin(
     broker: &Arc<Broker>,
     wanted: &Wanted,
     parts: Parts,
     plan: SpawnPlan,
 ) -> Result<(Arc<Running>, OwnedFd), NotRun> {
-    let Parts { state, sealed, skill, grants, invocation, uid, listener, effort } = parts;
+    let Parts { state, sealed, skill, grants, invocation, sandbox, uid, listener, effort } = parts;
     let capture = broker.logs.create(&invocation.id.to_string());
     let capture = Arc::new(capture.map_err(|e| NotRun::new(1, format!("cannot keep the output: {e}")))?);
     let copy = || sealed.root().try_clone_to_owned().map_err(|e| NotRun::new(1, e.to_string()));
     let (root, copy) = (copy()?, Arc::new(copy()?));
-    if !broker.config.require.is_empty() {
-        // When the skill's own sandbox has a report, the skill has begun.
-        let tried = broker.helper.spawn(invocation.id, trial(&plan)?, vec![]).await;
-        let tried = tried.map_err(|e| refused(&e, &skill, &sealed))?;
-        required(broker, &tried.report)?;
-        let _ = tried.exit.await;
-    }
     let limits = Bounds::from(&plan.limits);
-    let started = Instant::now();
-    let spawned = broker
-        .helper
-        .spawn(invocation.id, plan, vec![root])
-        .await
-        .map_err(|e| refused(&e, &skill, &sealed))?;
-    required(broker, &spawned.report)?;
-    warn_of_skipped(invocation.id, &spawned.report);
-    let sandbox = report_json(&spawned.report);
+    let prepared = sandbox.prepare(plan, vec![root], &broker.config.require).await;
+    let prepared = prepared.map_err(|e| not_prepared(&e, &skill, &sealed))?;
+    warn_of_skipped(invocation.id, &prepared.report);
+    let report = report_json(&prepared.report);
     let epoch = state.epoch.to_string();
     let row = InvokedStarted {
         caller: &wanted.caller,
@@ -284,12 +281,21 @@ async fn begin(
         verdict: state.verdict.as_str(),
         epoch: &epoch,
         content_digest: sealed.digest(),
-        sandbox: sandbox.clone(),
+        sandbox: report.clone(),
     };
-    // No call is served before this row: the listener has no one who accepts until the session begins.
+    // Nothing of the skill has run before this row.
     if let Err(e) = broker.audit.invoked_started(&invocation, &row).await {
         return Err(NotRun::new(125, format!("nothing runs unrecorded: {e}")));
     }
+    let started = Instant::now();
+    let program = match prepared.go().await {
+        Ok(program) => program,
+        Err(e) => {
+            let why = refused(&e, &skill, &sealed);
+            broker.audit.invoked_completed(&invocation, &Ended::not_started(&e, why.exit).row());
+            return Err(why);
+        }
+    };
     let not_granted = broker.not_granted(&grants);
     let about = json!({
         "invocation_id": invocation.id.to_string(),
@@ -303,7 +309,7 @@ async fn begin(
         "epoch": epoch,
         "content_digest": sealed.digest(),
         "uid": uid,
-        "sandbox": sandbox,
+        "sandbox": report,
         "deadline_ms": millis(effort),
         "limits": limits,
         "not_granted": not_granted,
@@ -319,13 +325,14 @@ async fn begin(
             return Err(NotRun::new(1, format!("cannot serve the socket: {e}")));
         }
     };
-    let pump = tokio::spawn(capture.pump(spawned.stdout, spawned.stderr));
+    let pump = tokio::spawn(capture.pump(program.stdout, program.stderr));
     let watch = Watch {
         running: Arc::clone(&running),
         session,
-        helper: broker.helper.clone(),
+        sandbox,
+        uid,
         audit: broker.audit.clone(),
-        exit: spawned.exit,
+        end: program.end,
         pump,
         started,
         effort,
@@ -342,7 +349,7 @@ async fn begin(
         let logs = broker.logs.clone();
         tokio::task::spawn_blocking(move || logs.prune());
     });
-    Ok((running, spawned.stdin))
+    Ok((running, program.stdin))
 }
 
 fn random() -> Result<[u8; 16], NotRun> {
@@ -368,27 +375,6 @@ fn args_json(args: &[Vec<u8>]) -> Value {
             Err(_) => json!({ "hex": crate::audit::canonical::hex(arg) }),
         })
         .collect()
-}
-
-fn entry_point(skill: &Skill, sealed: &Sealed) -> Result<(), NotRun> {
-    let path = &skill.extensions.entrypoint;
-    let Some(file) = sealed.open(path) else {
-        return Err(NotRun::new(
-            127,
-            format!(
-                "{}/{path}: there is no such regular file in the skill (x-entrypoint, default main)",
-                skill.id
-            ),
-        ));
-    };
-    let mode = file.metadata().map(|m| m.permissions().mode()).unwrap_or(0);
-    if mode & 0o111 == 0 {
-        return Err(NotRun::new(
-            126,
-            format!("{}/{path} is not executable: chmod +x it and certify again", skill.id),
-        ));
-    }
-    Ok(())
 }
 
 /// The tenant that an operator named or the configuration has.

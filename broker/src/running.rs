@@ -6,17 +6,18 @@ use crate::audit::{self, Audit, Outcome};
 use crate::call::{Invocation, millis};
 use crate::capture::Capture;
 use crate::config::OnHidden;
-use crate::helper::{End, Helper};
+use crate::helper::HelperError;
 use crate::locks;
+use crate::sandbox::{End, Ends, Sandbox};
 use crate::session::Session;
 use crate::view::View;
 use cyberos_proto::control::Verdict;
 use cyberos_proto::ids::SkillName;
-use cyberos_proto::message::{Exit, Signal};
+use cyberos_proto::message::{Exit, Refusal, Signal};
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -40,7 +41,7 @@ pub struct Ended {
     pub exit: Option<Exit>,
     /// Whether the kernel ended a process of it because its memory had run out.
     pub out_of_memory: bool,
-    /// From spawn to end.
+    /// From start to end.
     pub duration: Duration,
     /// Number and tool of the last call that it asked for.
     pub last_call: Option<(u64, String)>,
@@ -55,6 +56,16 @@ impl Ended {
             out_of_memory: false,
             duration: Duration::ZERO,
             last_call: None,
+        }
+    }
+
+    /// The end of what was recorded and then could not be started; `exit` is the exit status that says so (`[2.1]`).
+    pub(crate) fn not_started(why: &HelperError, exit: u8) -> Self {
+        match why {
+            HelperError::Refused(Refusal::Exec { .. }) => {
+                Ended { outcome: Outcome::Error, exit: Some(Exit::Code(exit)), ..Ended::aborted() }
+            }
+            HelperError::Refused(_) | HelperError::Gone { .. } => Ended::aborted(),
         }
     }
 
@@ -222,14 +233,16 @@ pub struct Watch {
     /// Its calls.
     pub session: Session,
     /// To signal and release it.
-    pub helper: Helper,
+    pub sandbox: Sandbox,
+    /// Its uid.
+    pub uid: u32,
     /// To write its rows.
     pub audit: Audit,
     /// How the program ends.
-    pub exit: oneshot::Receiver<End>,
+    pub end: Ends,
     /// The task that reads its output.
     pub pump: JoinHandle<()>,
-    /// When it was spawned.
+    /// When it was started.
     pub started: Instant,
     /// The whole time it has.
     pub effort: Duration,
@@ -250,10 +263,7 @@ impl Watch {
         let last_call = self.session.last_tool_call();
         let ended = Ended { outcome: ours.outcome(exit), exit, out_of_memory, duration, last_call };
         self.audit.invoked_completed(&self.running.invocation, &ended.row());
-        let id = self.running.invocation.id;
-        if let Err(e) = self.helper.release(id).await {
-            tracing::warn!(invocation = %id, error = %e, "the helper did not release the invocation; its own clean-up will");
-        }
+        self.sandbox.release().await;
         self.running.ended.send_replace(Some(ended));
     }
 
@@ -263,8 +273,7 @@ impl Watch {
         let id = self.running.invocation.id;
         let mut stop = self.running.stop.subscribe();
         let mut connected = std::pin::pin!(self.session.first_connection());
-        let uid = self.running.about["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok());
-        let mut too_many_locks = std::pin::pin!(locks::too_many(uid.unwrap_or(u32::MAX)));
+        let mut too_many_locks = std::pin::pin!(locks::too_many(self.uid));
         let mut ours = Ours::default();
         let (mut seen, mut killed) = (false, false);
         // When the next steps are due; none: not at all, or done.
@@ -274,20 +283,20 @@ impl Watch {
             tokio::select! {
                 // In this order: the end itself, then the deadline, which wins over what falls together with it.
                 biased;
-                exit = &mut self.exit => return (ours, exit.ok()),
+                end = self.end.wait() => return (ours, end),
                 () = at(term) => {
                     term = None;
                     ours.timeout = true;
                     self.session.enter_grace();
                     tracing::warn!(invocation = %id, "90 % of its time is over: SIGTERM");
-                    self.signal(Signal::Term).await;
+                    self.sandbox.signal(Signal::Term).await;
                 }
                 () = at((!killed).then_some(kill_at)) => {
                     killed = true;
                     ours.timeout = true;
                     let last = self.session.last_tool_call();
                     self.audit.skill_timeout(&self.running.invocation, millis(self.started.elapsed()), last.as_ref());
-                    self.signal(Signal::Kill).await;
+                    self.sandbox.signal(Signal::Kill).await;
                     give_up = Some(Instant::now() + REAP_LIMIT);
                 }
                 () = at(connect) => {
@@ -295,7 +304,7 @@ impl Watch {
                     ours.no_connect = true;
                     killed = true;
                     self.audit.no_connect(&self.running.invocation, millis(self.started.elapsed()));
-                    self.signal(Signal::Kill).await;
+                    self.sandbox.signal(Signal::Kill).await;
                     give_up = Some(Instant::now() + REAP_LIMIT);
                 }
                 () = &mut connected, if !seen => {
@@ -307,18 +316,18 @@ impl Watch {
                     tracing::warn!(invocation = %id, "SIGKILL: {why}");
                     let _ = self.running.because.set(why);
                     killed = true;
-                    self.signal(Signal::Kill).await;
+                    self.sandbox.signal(Signal::Kill).await;
                     give_up = Some(Instant::now() + REAP_LIMIT);
                 }
                 () = wanted(&mut stop), if !ours.stopped => {
                     ours.stopped = true;
-                    self.signal(Signal::Term).await;
+                    self.sandbox.signal(Signal::Term).await;
                     stop_kill = Some(Instant::now() + STOP_PATIENCE);
                 }
                 () = at(stop_kill) => {
                     stop_kill = None;
                     killed = true;
-                    self.signal(Signal::Kill).await;
+                    self.sandbox.signal(Signal::Kill).await;
                     give_up = Some(Instant::now() + REAP_LIMIT);
                 }
                 () = at(give_up) => {
@@ -326,12 +335,6 @@ impl Watch {
                     return (ours, None);
                 }
             }
-        }
-    }
-
-    async fn signal(&self, signal: Signal) {
-        if let Err(e) = self.helper.signal(self.running.invocation.id, signal).await {
-            tracing::warn!(invocation = %self.running.invocation.id, error = %e, "the helper did not signal it");
         }
     }
 }

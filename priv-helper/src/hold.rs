@@ -37,7 +37,7 @@ impl Holdings {
     }
 
     /// Each sandbox with the pidfd of its init.
-    pub(crate) fn sandboxes(&self) -> impl Iterator<Item = (InvocationId, BorrowedFd<'_>)> {
+    pub(crate) fn sandboxes(&self) -> impl Iterator<Item = (SandboxId, BorrowedFd<'_>)> {
         self.things.iter().filter_map(|(thing, fds)| match thing {
             Thing::Sandbox(id) => Some((*id, fds.first()?.as_fd())),
             _ => None,

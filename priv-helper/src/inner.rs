@@ -1,6 +1,6 @@
 //! What the helper's own processes tell each other, and what one of them owns. It never leaves the helper.
 
-use cyberos_proto::ids::{InvocationId, MountId};
+use cyberos_proto::ids::{InvocationId, MountId, SandboxId};
 use cyberos_proto::link::Link;
 use cyberos_proto::message::{Exit, Message, Refusal};
 use cyberos_proto::plan::SpawnPlan;
@@ -13,7 +13,7 @@ pub(crate) type Inner = Link<Note, Note>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Thing {
     /// With the pidfd of its init.
-    Sandbox(InvocationId),
+    Sandbox(SandboxId),
     /// With the mount and the lock of its mount point.
     Mount(MountId),
     /// A block of uids by its first, with its lock. Sockets are its uids' own, and end with it.
@@ -29,19 +29,34 @@ pub(crate) enum Note {
     Drop(Thing),
     /// Who made a namespace: carries it.
     Namespace,
-    /// Link process, to an init: what it is to become. Carries the template, the network, the ends of stdin, stdout and
-    /// stderr, and a tree for each of [`SpawnPlan::places`].
+    /// Link process, to an init: what it is to become. Carries the ends of stdin, stdout and stderr, the template and the
+    /// network if there are any yet, and a tree for each of [`SpawnPlan::places`].
     Become {
         /// The plan.
         plan: Box<SpawnPlan>,
-        /// Whose it is.
-        invocation: InvocationId,
         /// The lease.
         uid: u32,
+        /// Whose socket it gets, if the plan has one.
+        invocation: Option<InvocationId>,
+        /// Whether a template comes with it. Else the init builds one, and says [`Note::Template`].
+        template: bool,
+        /// Whether a network namespace comes with it. Else it makes one, and says [`Note::Network`].
+        network: bool,
     },
-    /// The program's process, before it executes the program: carries the listener of its filter, which asks about modes.
-    Asks,
-    /// Init: the program runs; carries its pidfd, and the sandbox's mount namespace.
+    /// Init: carries the template that it has built, for others too.
+    Template,
+    /// Init: carries the network namespace that it has made.
+    Network,
+    /// The program's process: all is built, and it waits for [`Note::Go`]. Carries the listener of its filter, which asks
+    /// about modes, where the kernel has such filters.
+    Prepared {
+        /// Whether it carries one.
+        asks: bool,
+    },
+    /// Link process, to the program's process: execute the program.
+    Go,
+    /// Init: the program was executed, or [`Note::Failed`] has said why not; carries its pidfd, and the sandbox's mount
+    /// namespace.
     Started,
     /// Init or program: a sandbox could not be set up, or its program not executed.
     Failed(Refusal),
@@ -52,10 +67,17 @@ pub(crate) enum Note {
 impl Message for Note {
     fn descriptors(&self) -> usize {
         match self {
-            Note::Hold(Thing::Sandbox(_) | Thing::Block(_)) | Note::Namespace | Note::Asks => 1,
+            Note::Hold(Thing::Sandbox(_) | Thing::Block(_)) => 1,
+            Note::Namespace | Note::Template | Note::Network => 1,
+            Note::Prepared { asks } => usize::from(*asks),
             Note::Hold(Thing::Mount(_)) | Note::Started => 2,
-            Note::Become { plan, .. } => 5 + plan.binds.len() + usize::from(plan.socket),
-            Note::Drop(_) | Note::Failed(_) | Note::Ended(_) => 0,
+            Note::Become { plan, template, network, .. } => {
+                3 + usize::from(*template)
+                    + usize::from(*network)
+                    + plan.binds.len()
+                    + usize::from(plan.socket)
+            }
+            Note::Drop(_) | Note::Go | Note::Failed(_) | Note::Ended(_) => 0,
         }
     }
 }
@@ -68,9 +90,12 @@ mod tests {
 
     #[test]
     fn a_note_comes_as_it_was_sent_with_its_descriptors_or_not_at_all() {
-        let sandbox = Thing::Sandbox(InvocationId::from_random([7; 16]));
+        let sandbox = Thing::Sandbox(SandboxId::from_random([7; 16]));
         let failed = Note::Failed(Refusal::Exec { errno: 2 });
-        for note in [Note::Hold(sandbox), Note::Drop(Thing::Block(5)), Note::Asks, Note::Started, failed] {
+        let prepared = [Note::Prepared { asks: true }, Note::Prepared { asks: false }, Note::Go];
+        let others =
+            [Note::Hold(sandbox), Note::Drop(Thing::Block(5)), Note::Template, Note::Started, failed];
+        for note in others.into_iter().chain(prepared) {
             assert_eq!(decode::<Note>(&encode(&note).unwrap()).unwrap(), note);
             let (ours, theirs) = pair::<Note, Note>().unwrap();
             let fds = vec![ours.as_fd(); note.descriptors()];

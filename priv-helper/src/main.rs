@@ -2,15 +2,15 @@
 //! written, and decides nothing. This file is the start-up list, in order; `parent` accepts, `link` serves.
 //!
 //! ```text
-//! policy      what is decided on data alone, pure
-//! ceiling     what root allows, held open; grant: a granted directory as Bash sees it
-//! parent      accepts peers and keeps what they hold (hold); link: one peer, receive → gate → act → reply
-//! lease       uids, and the leases of them; socket: an invocation's socket
-//! spawn       a sandbox, from a plan to a running program; template: what all sandboxes see in common
-//! child       what a sandbox is, made from inside; init: its first process; modes: its questions about set-id bits
-//! cgroup      control groups; network: network namespaces; fuse: mounts of views; table: what is mounted
-//! inner       what the helper's own processes tell each other; check: what a ceiling says, for people
-//! log, sys    lines on standard error, without waiting; the system calls that need unsafe code; prelude: common names
+//! sys, log     the system calls that need unsafe code; lines on standard error, without waiting
+//! table        what is mounted; ceiling: what root allows, held open; cgroup: control groups
+//! lease        uids, and the leases of them; socket: an invocation's socket; fuse: mounts of views
+//! hold         what a link owns outside itself
+//! sandbox      one link's sandboxes, from a plan to the end of their processes:
+//!              prepare (what is taken from the host) → init (their first process) → child (what a sandbox is) → execve
+//! policy       what is decided on data alone, pure; inner: what the helper's own processes tell each other
+//! views        one link's views; prelude: names that some parts use; check: what a ceiling says, for people
+//! link         one peer: receive → gate → act → reply; parent: accepts peers and keeps what they hold
 //! ```
 //!
 //! It must run in the mount namespace in which its mounts are to be seen: a unit option that makes another one
@@ -19,25 +19,20 @@
 mod ceiling;
 mod cgroup;
 mod check;
-mod child;
 mod fuse;
-mod grant;
 mod hold;
-mod init;
 mod inner;
 mod lease;
 mod link;
 mod log;
-mod modes;
-mod network;
 mod parent;
 mod policy;
 mod prelude;
+mod sandbox;
 mod socket;
-mod spawn;
 mod sys;
 mod table;
-mod template;
+mod views;
 
 use caps::{CapSet, Capability, CapsHashSet};
 use cyberos_proto::link::is_listener;
@@ -74,7 +69,7 @@ fn main() -> ExitCode {
 
 fn serve(ceiling: &Path) -> Result<(), String> {
     // A signal that the log would bring is none: it only loses a line.
-    sys::ignore_signals(child::IGNORED);
+    sys::ignore_signals(sandbox::IGNORED);
     log::begin()?;
     activated(std::process::id(), |key| std::env::var(key).ok())?;
     sys::clear_environment();
@@ -83,7 +78,7 @@ fn serve(ceiling: &Path) -> Result<(), String> {
     named("non-dumpable", prctl::set_dumpable(false))?;
     named("no_new_privs", prctl::set_no_new_privs())?;
     named("subreaper", prctl::set_child_subreaper(true))?;
-    sys::default_signals((1..=64).filter(|signal| !child::IGNORED.contains(signal)));
+    sys::default_signals((1..=64).filter(|signal| !sandbox::IGNORED.contains(signal)));
     sys::reap_children(false);
     umask(Mode::from_bits_truncate(0o077));
     let (_, most) = named("descriptors", getrlimit(Resource::RLIMIT_NOFILE))?;
@@ -94,7 +89,7 @@ fn serve(ceiling: &Path) -> Result<(), String> {
     named("/proc", unistd::chdir("/proc"))?;
     let ceiling = ceiling::Ceiling::read(&ceiling)?;
     named("capabilities", drop_capabilities())?;
-    named("own filter", sys::load_filter(child::filter!("helper")))?;
+    named("own filter", sys::load_filter(sandbox::rights::filter!("helper")))?;
     if ceiling.landlock == 0 {
         log("WARN: no Landlock, so sandboxes are held by the rest alone");
     }

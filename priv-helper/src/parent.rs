@@ -3,7 +3,7 @@
 
 use crate::ceiling::Role;
 use crate::hold::Holdings;
-use crate::link::{Made, SEND_LIMIT, Session};
+use crate::link::{self, SEND_LIMIT};
 use crate::prelude::*;
 use cyberos_proto::link::accept;
 use cyberos_proto::message::{FromHelper, Reply, Request};
@@ -124,7 +124,7 @@ fn start(ceiling: &Ceiling, role: Role, connection: Connection) -> Result<Served
         sys::reap_children(true);
         let _ = caps::drop(None, caps::CapSet::Permitted, caps::Capability::CAP_DAC_OVERRIDE);
         let _ = SigSet::empty().thread_set_mask();
-        Session { ceiling, role, peer, link: connection, notes: theirs, made: Made::default() }.serve()
+        link::serve(ceiling, role, peer, &connection, &theirs)
     })?;
     log_often(Often::Coming, &format!("link of {role:?}, pid {}, begins", peer.pid));
     let (notes, connection, holdings) = (Some(ours), Some(Connection::new(copy)), Holdings::default());

@@ -71,55 +71,71 @@ fn parse_uuid(text: &str) -> Result<[u8; 16], BadId> {
     Ok(out)
 }
 
-/// An invocation, and by extension any sandbox (each `Bash` has an id of the same kind): a random UUID (`[2.2]`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "[u8; 16]", into = "[u8; 16]")]
-pub struct InvocationId([u8; 16]);
+/// An identifier that is a random UUID (version 4).
+macro_rules! random_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "[u8; 16]", into = "[u8; 16]")]
+        pub struct $name([u8; 16]);
 
-impl InvocationId {
-    /// Makes an id from 16 random bytes by setting the version and variant bits.
-    pub fn from_random(mut bytes: [u8; 16]) -> Self {
-        bytes[6] = (bytes[6] & 0x0f) | 0x40;
-        bytes[8] = (bytes[8] & 0x3f) | 0x80;
-        InvocationId(bytes)
-    }
+        impl $name {
+            /// Makes an id from 16 random bytes by setting the version and variant bits.
+            pub fn from_random(mut bytes: [u8; 16]) -> Self {
+                bytes[6] = (bytes[6] & 0x0f) | 0x40;
+                bytes[8] = (bytes[8] & 0x3f) | 0x80;
+                $name(bytes)
+            }
 
-    /// The 16 bytes, big-endian as written.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
+            /// The 16 bytes, big-endian as written.
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                &self.0
+            }
+        }
+
+        impl TryFrom<[u8; 16]> for $name {
+            type Error = BadId;
+            fn try_from(b: [u8; 16]) -> Result<Self, BadId> {
+                if b[6] >> 4 == 4 && b[8] >> 6 == 2 { Ok($name(b)) } else { Err(BadId::NotUuidV4) }
+            }
+        }
+
+        impl From<$name> for [u8; 16] {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadId;
+            fn from_str(s: &str) -> Result<Self, BadId> {
+                parse_uuid(s)?.try_into()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                format_uuid(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                format_uuid(&self.0, f)
+            }
+        }
+    };
 }
 
-impl TryFrom<[u8; 16]> for InvocationId {
-    type Error = BadId;
-    fn try_from(b: [u8; 16]) -> Result<Self, BadId> {
-        if b[6] >> 4 == 4 && b[8] >> 6 == 2 { Ok(InvocationId(b)) } else { Err(BadId::NotUuidV4) }
-    }
+random_id! {
+    /// An invocation (`[2.2]`): one run of a skill.
+    InvocationId
 }
 
-impl From<InvocationId> for [u8; 16] {
-    fn from(id: InvocationId) -> Self {
-        id.0
-    }
-}
-
-impl FromStr for InvocationId {
-    type Err = BadId;
-    fn from_str(s: &str) -> Result<Self, BadId> {
-        parse_uuid(s)?.try_into()
-    }
-}
-
-impl fmt::Display for InvocationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        format_uuid(&self.0, f)
-    }
-}
-
-impl fmt::Debug for InvocationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        format_uuid(&self.0, f)
-    }
+random_id! {
+    /// A sandbox: an invocation's, a `Bash`'s, a trial's. Two sandboxes of one invocation have two ids, and none is the
+    /// invocation's.
+    SandboxId
 }
 
 /// A tenant: any UUID; the nil UUID is the tenant of installations that have only one (`[2.1]`).

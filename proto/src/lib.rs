@@ -33,4 +33,4 @@ pub mod tree;
 pub mod wait;
 
 /// First byte of every packet. Both sides come from one build; another version is refused, not guessed at.
-pub const PROTOCOL_VERSION: u8 = 3;
+pub const PROTOCOL_VERSION: u8 = 4;

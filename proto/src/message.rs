@@ -1,11 +1,12 @@
 //! What passes between the helper and its two peers, and how many descriptors each message carries.
 //!
-//! One request is answered by exactly one reply, in order; events may come between. No request carries a path
+//! One request is answered by exactly one reply, in order and at once; events may come between. No request carries a path
 //! that the helper opens for its peer (`[10.2]`).
 
-use crate::ids::{InvocationId, MountId};
+use crate::ids::{InvocationId, MountId, SandboxId};
 use crate::plan::{PlanFault, SandboxReport, SpawnPlan};
 use core::fmt;
+use core::time::Duration;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -18,33 +19,44 @@ pub trait Message: Serialize + for<'de> Deserialize<'de> {
 /// What the broker or SkillFS asks of the helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Broker: lease a uid and make the invocation's socket (`[2.2]`). Answer: [`Reply::SocketCreated`].
+    /// Broker: lease a uid to a sandbox and make the socket of the invocation that will run in it (`[2.2]`). Answer:
+    /// [`Reply::SocketCreated`].
     CreateSocket {
-        /// The invocation.
+        /// Whose lease.
+        sandbox: SandboxId,
+        /// Whose socket.
         invocation: InvocationId,
     },
-    /// Broker: run `plan` in a sandbox. Carries one descriptor for each bind. Answer: [`Reply::Spawned`].
+    /// Broker: build a sandbox from `plan`, up to the moment before its program is executed. Carries one descriptor for
+    /// each bind. Answer: [`Reply::Done`] when the plan was checked and its building has begun; then comes
+    /// [`Event::Prepared`] or [`Event::Failed`], and other requests are answered meanwhile.
     ///
-    /// A plan with the socket needs an invocation that holds one and has no running sandbox. A plan without may also
-    /// name a fresh id: it leases a uid by itself (the report says which), and is released like any other.
-    Spawn {
-        /// The invocation.
-        invocation: InvocationId,
+    /// A plan with the socket needs a sandbox that holds one and has no processes. A plan without may also name a fresh
+    /// id: it leases a uid by itself (the report says which), and is released like any other.
+    Prepare {
+        /// Which sandbox.
+        sandbox: SandboxId,
         /// What to run.
         plan: Box<SpawnPlan>,
+    },
+    /// Broker: execute the program of a sandbox that was prepared. Answer: [`Reply::Done`]; then comes
+    /// [`Event::Started`] or [`Event::Failed`].
+    Go {
+        /// Which sandbox.
+        sandbox: SandboxId,
     },
     /// Broker: signal the program (TERM) or end the whole sandbox (KILL). Answer: [`Reply::Done`], also when it
     /// has already ended.
     Signal {
-        /// The invocation.
-        invocation: InvocationId,
+        /// Which sandbox.
+        sandbox: SandboxId,
         /// Which signal.
         signal: Signal,
     },
     /// Broker: end what still runs, remove the socket, give the lease back. Answer: [`Reply::Done`].
     Release {
-        /// The invocation.
-        invocation: InvocationId,
+        /// Which sandbox.
+        sandbox: SandboxId,
     },
     /// SkillFS: mount the mount point of that number. Answer: [`Reply::Mounted`].
     Mount {
@@ -77,8 +89,8 @@ pub enum Request {
 /// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// An invocation.
-    Invocation(InvocationId),
+    /// A sandbox.
+    Sandbox(SandboxId),
     /// A mount point.
     Mount(MountId),
     /// The helper itself.
@@ -90,10 +102,11 @@ impl Request {
     pub fn subject(&self) -> Subject {
         match *self {
             Request::Describe => Subject::Helper,
-            Request::CreateSocket { invocation }
-            | Request::Spawn { invocation, .. }
-            | Request::Signal { invocation, .. }
-            | Request::Release { invocation } => Subject::Invocation(invocation),
+            Request::CreateSocket { sandbox, .. }
+            | Request::Prepare { sandbox, .. }
+            | Request::Go { sandbox }
+            | Request::Signal { sandbox, .. }
+            | Request::Release { sandbox } => Subject::Sandbox(sandbox),
             Request::Mount { mount }
             | Request::Unmount { mount }
             | Request::RegisterBacking { mount }
@@ -122,11 +135,6 @@ pub enum Reply {
         /// Leased uid (and gid): the only peer that may connect.
         uid: u32,
     },
-    /// The program runs; carries its stdin (to write), stdout and stderr (to read).
-    Spawned {
-        /// What is really enforced.
-        report: SandboxReport,
-    },
     /// Mounted; carries the FUSE descriptor, INIT not yet read.
     Mounted,
     /// Done.
@@ -145,13 +153,38 @@ pub enum Reply {
     },
 }
 
-/// What the helper tells unasked.
+/// How long a sandbox may take to be prepared, may then wait for [`Request::Go`], and may take to execute its program,
+/// each (`[10.2]`). One that takes longer is ended, and [`Event::Failed`] says so.
+pub const PHASE_LIMIT: Duration = Duration::from_secs(10);
+
+/// What the helper tells unasked, or when it comes to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The program of that invocation ended, and with it the whole sandbox.
+    /// A sandbox is built, and waits for [`Request::Go`]. Carries its program's stdin (to write), stdout and stderr (to
+    /// read).
+    Prepared {
+        /// Which sandbox.
+        sandbox: SandboxId,
+        /// What is really enforced.
+        report: SandboxReport,
+    },
+    /// The program was executed.
+    Started {
+        /// Which sandbox.
+        sandbox: SandboxId,
+    },
+    /// A sandbox was not built, or not started, and its processes have been killed. A lease that came with it is given
+    /// back.
+    Failed {
+        /// Which sandbox.
+        sandbox: SandboxId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The program has ended, and with it the whole sandbox.
     Exited {
-        /// The invocation.
-        invocation: InvocationId,
+        /// Which sandbox.
+        sandbox: SandboxId,
         /// How.
         exit: Exit,
         /// Whether the kernel ended a process of it because its control group had no memory left.
@@ -186,7 +219,7 @@ pub enum Refusal {
     Role,
     /// Another live link already has this role.
     Busy,
-    /// Not now: unknown invocation, a second spawn, a mount that is mounted.
+    /// Not now: unknown sandbox, one that has processes already, one that was not prepared, a mount that is mounted.
     Phase,
     /// The plan is not well formed.
     Plan(PlanFault),
@@ -275,10 +308,11 @@ impl fmt::Display for Refusal {
 impl Message for Request {
     fn descriptors(&self) -> usize {
         match self {
-            Request::Spawn { plan, .. } => plan.binds.len(),
+            Request::Prepare { plan, .. } => plan.binds.len(),
             Request::RegisterBacking { .. } => 1,
             Request::Describe
             | Request::CreateSocket { .. }
+            | Request::Go { .. }
             | Request::Signal { .. }
             | Request::Release { .. }
             | Request::Mount { .. }
@@ -292,11 +326,11 @@ impl Message for FromHelper {
     fn descriptors(&self) -> usize {
         match self {
             FromHelper::Reply(Reply::SocketCreated { .. } | Reply::Mounted) => 1,
-            FromHelper::Reply(Reply::Spawned { .. }) => 3,
+            FromHelper::Event(Event::Prepared { .. }) => 3,
             FromHelper::Reply(
                 Reply::Done | Reply::Refused(_) | Reply::Backing { .. } | Reply::Described { .. },
             )
-            | FromHelper::Event(_) => 0,
+            | FromHelper::Event(Event::Started { .. } | Event::Failed { .. } | Event::Exited { .. }) => 0,
         }
     }
 }

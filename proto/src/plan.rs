@@ -181,8 +181,8 @@ pub struct SpawnPlan {
 impl SpawnPlan {
     /// Where its trees appear, in the order of its descriptors and the invocation's `socket` last: each without leading
     /// slash, and whether it may be in a tree that was attached before.
-    pub fn places(&self, socket: &Path) -> Vec<(PathBuf, bool)> {
-        let socket = self.socket.then_some(socket).into_iter();
+    pub fn places(&self, socket: Option<&Path>) -> Vec<(PathBuf, bool)> {
+        let socket = socket.filter(|_| self.socket);
         let targets = self.binds.iter().map(|bind| Path::new(bind.target.as_str())).chain(socket);
         let mut all: Vec<(PathBuf, bool)> = Vec::new();
         for target in targets.map(|target| target.strip_prefix("/").unwrap_or(target)) {
@@ -193,7 +193,7 @@ impl SpawnPlan {
     }
 
     /// Those of its places that a root must have ready: nothing can be made in it later but in /tmp.
-    pub fn ready(&self, socket: &Path) -> Vec<PathBuf> {
+    pub fn ready(&self, socket: Option<&Path>) -> Vec<PathBuf> {
         let places = self.places(socket).into_iter();
         places.filter(|(at, nested)| !nested && !at.starts_with("tmp")).map(|(at, _)| at).collect()
     }
@@ -301,7 +301,7 @@ mod tests {
             kind: BindKind::Grant { writable: true },
         };
         p.binds.extend([grant("/srv/a"), grant("/srv/ab"), grant("/srv/a/b")]);
-        let socket = Path::new("/tmp/s");
+        let socket = Some(Path::new("/tmp/s"));
         let place = |path: &str, nested| (PathBuf::from(path), nested);
         let skill = place("opt/cyberos/skills/x", false);
         let mut expected = vec![skill, place("srv/a", false), place("srv/ab", false), place("srv/a/b", true)];

@@ -55,8 +55,6 @@ pub enum Cgroup {
 pub enum Network {
     /// An empty network namespace of its own.
     Own,
-    /// An empty network namespace that all sandboxes of a link share, each in a Landlock scope of its own.
-    Shared,
 }
 
 /// What the kernel really enforced on one sandbox (`[10.6]`).

@@ -4,7 +4,7 @@
 use crate::forged::{Delegated, Forger};
 use crate::granted::{Place, dir, file, own};
 use crate::raw::*;
-use crate::support::helper::{BROKER, Helper, SKILLFS};
+use crate::support::helper::{Asks, BROKER, Helper, SKILLFS};
 use cyberos_proto::ids::MountId;
 use cyberos_proto::link;
 use cyberos_proto::message::{FromHelper, MAX_BACKING, Refusal, Reply, Request};
@@ -108,7 +108,7 @@ fn threat_a6_only_regular_files_inside_the_root_opened_for_as_much_as_the_mount_
     let root = place.0.join("backing");
     let mut other = Dialler::new(&helper.socket(), BROKER);
     let other = other.dial();
-    let release = good(&Request::Release { invocation: new_id() });
+    let release = good(&new_id().release());
     file(&root.join("good"), "from the backing file\n");
     file(&place.0.join("outside/file"), "outside\n");
     for f in [root.join("good"), place.0.join("outside/file")] {

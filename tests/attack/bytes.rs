@@ -2,7 +2,7 @@
 //! descriptors that nobody asked for or that are not what they must be.
 
 use crate::raw::*;
-use crate::support::helper::{BROKER, Helper, SKILLFS, plan, skill, until};
+use crate::support::helper::{Asks, BROKER, Helper, SKILLFS, plan, skill, until};
 use cyberos_proto::link::MAX_PACKET;
 use cyberos_proto::message::{Message, Refusal, Reply, Request};
 use nix::fcntl::{OFlag, open};
@@ -39,10 +39,10 @@ fn cut_and_lengthened_packets_end_the_link() {
 fn garbage_wrong_versions_and_lengths_that_lie_end_the_link() {
     let (helper, other, mut dialler) = attacked("");
     let before = at_rest(&helper);
-    let version = good(&Request::Release { invocation: new_id() })[0];
+    let version = good(&new_id().release())[0];
     let mut all: Vec<(String, Vec<u8>)> = Vec::new();
     // Every first byte that is not the version, every tag that is none, and tags spelt longer than they are.
-    let release = good(&Request::Release { invocation: new_id() });
+    let release = good(&new_id().release());
     for first in (0..=255u8).filter(|b| *b != version) {
         let mut packet = release.clone();
         packet[0] = first;
@@ -56,7 +56,7 @@ fn garbage_wrong_versions_and_lengths_that_lie_end_the_link() {
     all.push(("text".into(), b"GET / HTTP/1.1\r\n\r\n".to_vec()));
     all.push(("json".into(), br#"{"jsonrpc":"2.0","method":"spawn"}"#.to_vec()));
     // A plan that promises four billion words, and paths that are none.
-    let packet = good(&spawn(new_id(), plan(&["/bin/true"])));
+    let packet = good(&new_id().prepare(plan(&["/bin/true"])));
     let at = 2 + 16;
     assert_eq!(&packet[at..at + 10], b"\x09/bin/true", "the shape that is spoilt here");
     let spoilt = |text: &[u8]| {
@@ -87,7 +87,7 @@ fn garbage_wrong_versions_and_lengths_that_lie_end_the_link() {
 #[test]
 fn packets_that_are_too_long_or_empty_end_the_link() {
     let (_helper, other, mut dialler) = attacked("");
-    let release = good(&Request::Release { invocation: new_id() });
+    let release = good(&new_id().release());
     for length in [MAX_PACKET, MAX_PACKET + 1, MAX_PACKET + 5000, 150_000] {
         let mut packet = release.clone();
         packet.resize(length, 0);
@@ -113,23 +113,21 @@ fn early_and_repeated_requests_are_answered_each_and_done_once() {
     }
     assert_eq!(waiting.answer(), Answer::Said(Reply::Refused(Refusal::Busy)));
     assert_eq!(waiting.answer(), Answer::Closed);
-    let create = good(&Request::CreateSocket { invocation: id });
-    let start = good(&spawn(id, plan(&["/bin/sleep", "1000"])));
-    let release = good(&Request::Release { invocation: id });
+    let create = good(&id.create());
+    let start = good(&id.prepare(plan(&["/bin/sleep", "1000"])));
+    let release = good(&id.release());
     for packet in [&start, &create, &create, &create, &start, &start, &create, &release, &release, &start] {
         first.send(packet, &[]).unwrap();
     }
     let said: Vec<_> = (0..10)
         .map(|_| match first.answer() {
             Answer::Said(Reply::SocketCreated { .. }) => "socket",
-            Answer::Said(Reply::Spawned { .. }) => "spawned",
             Answer::Said(Reply::Done) => "done",
             Answer::Said(Reply::Refused(Refusal::Phase)) => "phase",
             _ => "else",
         })
         .collect();
-    let expected =
-        ["phase", "socket", "phase", "phase", "spawned", "phase", "phase", "done", "done", "phase"];
+    let expected = ["phase", "socket", "phase", "phase", "done", "phase", "phase", "done", "done", "phase"];
     assert_eq!(said, expected);
     other.answers();
     helper.leaves_nothing();
@@ -159,7 +157,7 @@ fn surplus_and_missing_descriptors_end_the_link_and_are_closed() {
     let before = at_rest(&helper);
     let null = open("/dev/null", OFlag::O_RDWR, Mode::empty()).unwrap();
     let mut requests = of_broker(new_id());
-    requests.push(spawn(new_id(), skill("x")));
+    requests.push(new_id().prepare(skill("x")));
     let mut dialler = Dialler::new(&helper.socket(), BROKER);
     let wrong = |dialler: &mut Dialler, request: Request| {
         for count in (0..4).chain([63, 64, 65, 252, 253]).filter(|n| *n != request.descriptors()) {
@@ -182,8 +180,9 @@ fn descriptors_that_are_not_what_they_must_be_are_refused_and_closed() {
     let (helper, other, mut dialler) = attacked("");
     let raw = dialler.dial();
     let id = new_id();
-    assert!(matches!(raw.ask(&good(&Request::CreateSocket { invocation: id }), &[]), Answer::Said(_)));
-    let request = good(&spawn(id, skill("x")));
+    assert!(matches!(raw.ask(&good(&id.create()), &[]), Answer::Said(_)));
+    let asked = id.prepare(skill("x"));
+    let request = good(&asked);
     let path = |name: &str, flags: OFlag| open(name, flags, Mode::empty()).unwrap();
     let (reader, writer) = pipe().unwrap();
     let (end, mirror) =
@@ -233,7 +232,7 @@ fn descriptors_that_are_not_what_they_must_be_are_refused_and_closed() {
     flat(&helper, &before);
     // What it may have, it still gets.
     let sealed = helper.sealed("x", "#!/bin/sh\n");
-    assert!(matches!(raw.ask(&request, &[sealed.as_raw_fd()]), Answer::Said(Reply::Spawned { .. })));
+    assert!(raw.spawn(&asked, &[sealed.as_raw_fd()]).is_ok());
     drop((raw, all));
     helper.leaves_nothing();
 }

@@ -2,9 +2,9 @@
 //! kind are in `bytes`, `links` and `system`, and beside the promises that they belong to.
 
 use crate::raw::*;
-use crate::support::helper::{BROKER, HAND_OVER, Helper, SKILLFS, STRANGER, ended, skill, until};
+use crate::support::helper::{Asks, BROKER, HAND_OVER, Helper, SKILLFS, STRANGER, ended, skill, until};
 use crate::support::machine::mountinfo;
-use cyberos_proto::message::{Exit, Refusal, Reply, Request};
+use cyberos_proto::message::{Exit, Refusal, Reply};
 use nix::sys::signal::{Signal, kill};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -50,11 +50,11 @@ fn case_145_nobody_gets_in_while_sockets_are_being_made() {
     let raw = dialler.dial();
     for _ in 0..2000 {
         let invocation = new_id();
-        let made = raw.ask(&good(&Request::CreateSocket { invocation }), &[]);
+        let made = raw.ask(&good(&invocation.create()), &[]);
         assert!(matches!(made, Answer::Said(Reply::SocketCreated { .. })), "{made:?}");
         let path = format!("/tmp/cyberos-skill-broker.{invocation}.sock");
         assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
-        assert_eq!(raw.ask(&good(&Request::Release { invocation }), &[]), Answer::Said(Reply::Done));
+        assert_eq!(raw.ask(&good(&invocation.release()), &[]), Answer::Said(Reply::Done));
     }
     for (mut hammer, mut said) in hammers {
         drop(hammer.stdin.take());
@@ -76,14 +76,14 @@ fn case_146_who_a_peer_is_does_not_hang_on_its_pid() {
     let raw = dialler.dial();
     drop(dialler);
     let id = new_id();
-    let made = raw.ask(&good(&Request::CreateSocket { invocation: id }), &[]);
+    let made = raw.ask(&good(&id.create()), &[]);
     assert!(matches!(made, Answer::Said(Reply::SocketCreated { .. })), "{made:?}");
     drop(raw);
     // From a pid namespace of its own, and sent before it has ever been seen; then it ends at once.
     let script = format!(
         "import socket,sys
 s=socket.socket(1,5); s.connect(sys.argv[1]); s.send(bytes.fromhex('{}')); print(s.recv(99).hex())",
-        good(&Request::Release { invocation: id }).iter().map(|b| format!("{b:02x}")).collect::<String>()
+        good(&id.release()).iter().map(|b| format!("{b:02x}")).collect::<String>()
     );
     let ask = |uid: u32| {
         let out = Command::new("unshare")
@@ -151,21 +151,21 @@ print(n)";
         // Between two names it has none.
         let Ok(dir) = File::open(root.join("a")) else { continue };
         let (invocation, uid, listener) = broker.invocation();
-        let asked = broker.ask(&spawn(invocation, skill("x")), &[dir.as_fd()]);
+        let asked = broker.spawn(&invocation.prepare(skill("x")), &[dir.as_fd()]);
         assert_eq!(mounts(), before, "no mount of it shows outside");
         match asked {
-            (Reply::Spawned { .. }, fds) => {
+            Ok(pipes) => {
                 drop(listener);
                 let mut text = String::new();
-                File::from(fds.into_iter().nth(1).unwrap()).read_to_string(&mut text).unwrap();
+                File::from(pipes.stdout).read_to_string(&mut text).unwrap();
                 assert!(["a\n1\n", "b\n1\n"].contains(&&*text), "{uid}: {text:?}");
                 assert_eq!(broker.exit(invocation), Exit::Code(0));
                 ran += 1;
             }
-            (Reply::Refused(Refusal::Descriptor(_)), _) => refused += 1,
-            other => panic!("{other:?}"),
+            Err(Refusal::Descriptor(_)) => refused += 1,
+            Err(other) => panic!("{other:?}"),
         }
-        broker.ask(&Request::Release { invocation }, &[]);
+        broker.ask(&invocation.release(), &[]);
     }
     drop(swapper.stdin.take());
     let mut text = String::new();
@@ -322,7 +322,7 @@ fn case_149_a_link_that_is_sent_over_itself_still_ends() {
         let raw = dialler.dial();
         let own = raw.link.as_fd().as_raw_fd();
         for _ in 0..20 {
-            let _ = raw.send(&good(&spawn(new_id(), skill("x"))), &vec![own; count]);
+            let _ = raw.send(&good(&new_id().prepare(skill("x"))), &vec![own; count]);
         }
         drop(raw);
     }

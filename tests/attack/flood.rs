@@ -1,7 +1,7 @@
 //! Peers that ask too much at once, or take no answers. They hurt themselves.
 
 use crate::raw::*;
-use crate::support::helper::{BROKER, STRANGER, plan};
+use crate::support::helper::{Asks, BROKER, STRANGER, plan};
 use crate::support::up::eventually;
 use cyberos_proto::link::{LinkError, Wait};
 use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
@@ -52,7 +52,7 @@ fn flood(socket: &Path, uid: u32, count: u32) -> std::process::Child {
 fn thousands_at_once_are_turned_away_and_both_links_go_on() {
     let (helper, other, mut dialler) = attacked("");
     let broker = dialler.dial();
-    let release = good(&Request::Release { invocation: new_id() });
+    let release = good(&new_id().release());
     assert_eq!(broker.ask(&release, &[]), Answer::Said(Reply::Done));
     let before = at_rest(&helper);
     let mut floods = [(BROKER, 2000), (STRANGER, 2000)].map(|(uid, n)| flood(&helper.socket(), uid, n));
@@ -83,7 +83,7 @@ fn a_thousand_links_one_after_the_other_leave_nothing() {
             0 => {}
             1 => raw.is_ended_by("garbage", &[0xee; 64], &[]),
             // A lease each, taken back by the close.
-            2 => drop(raw.send(&good(&Request::CreateSocket { invocation: new_id() }), &[])),
+            2 => drop(raw.send(&good(&new_id().create()), &[])),
             _ => assert!(matches!(raw.ask(&good(&of_skillfs()[0]), &[]), Answer::Said(Reply::Refused(_)))),
         }
         if i % 50 == 0 {
@@ -100,7 +100,7 @@ fn ten_thousand_requests_on_one_link_are_each_answered_in_their_order() {
     let (_helper, other, mut dialler) = attacked("");
     let raw = dialler.dial();
     let id = new_id();
-    let (done, phase) = (good(&Request::Release { invocation: id }), good(&spawn(id, plan(&["/bin/true"]))));
+    let (done, phase) = (good(&id.release()), good(&id.prepare(plan(&["/bin/true"]))));
     std::thread::scope(|s| {
         s.spawn(|| {
             for i in 0..10_000 {
@@ -122,14 +122,15 @@ fn ten_thousand_requests_on_one_link_are_each_answered_in_their_order() {
 fn a_peer_that_takes_no_events_is_ended_and_its_runs_with_it() {
     let (helper, other, mut dialler) = attacked("max_sandboxes 120\n");
     let raw = dialler.dial();
-    let mut asked = 0;
     for _ in 0..120 {
         let id = new_id();
-        let start = spawn(id, plan(&["/bin/sleep", "1000"]));
-        for request in [Request::CreateSocket { invocation: id }, start] {
-            raw.send(&good(&request), &[]).unwrap();
-            asked += 1;
-        }
+        assert!(matches!(raw.ask(&good(&id.create()), &[]), Answer::Said(Reply::SocketCreated { .. })));
+        raw.spawn(&id.prepare(plan(&["/bin/sleep", "1000"])), &[]).unwrap();
+    }
+    // From here on it takes nothing.
+    let asked = 240;
+    for _ in 0..asked {
+        raw.send(&good(&Request::Describe), &[]).unwrap();
     }
     let sleepers = || {
         let comm = |p: &Pid| fs::read_to_string(format!("/proc/{p}/comm")).unwrap_or_default();
@@ -150,7 +151,7 @@ fn a_peer_that_takes_no_events_is_ended_and_its_runs_with_it() {
     });
     assert!(ended, "it is not ended: {}", helper.log());
     assert!(began.elapsed() > Duration::from_secs(3), "it had its time: {:?}", began.elapsed());
-    let release = good(&Request::Release { invocation: new_id() });
+    let release = good(&new_id().release());
     let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
     let closed = || matches!(raw.send_with(&release, &[], flags), Err(Errno::EPIPE | Errno::ECONNRESET));
     assert!(eventually(Duration::from_secs(5), closed));
@@ -166,5 +167,5 @@ fn a_peer_that_takes_no_events_is_ended_and_its_runs_with_it() {
             Err(e) => panic!("{e}"),
         }
     }
-    assert!(replies == asked && (1..asked / 2).contains(&events), "{replies} answers, {events} events");
+    assert!(events > 0 && replies + events < asked + 120, "{replies} answers, {events} events");
 }

@@ -2,7 +2,7 @@
 //! anything; the helper takes only what it finds again below its own root, on the same mount.
 
 use crate::raw::*;
-use crate::support::helper::{BROKER, Helper, skill};
+use crate::support::helper::{Asks, BROKER, Helper, skill};
 use cyberos_proto::link;
 use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
 use std::fs;
@@ -100,11 +100,8 @@ fn threat_a6_forged_names_are_no_sealed_copies() {
     let other = Other::skillfs(&helper);
     let mut forger = Forger::of(&helper, BROKER, helper.dir.path(), "sealed");
     let id = new_id();
-    let request = spawn(id, skill("x"));
-    assert!(matches!(
-        forger.ask(&Request::CreateSocket { invocation: id }, &[]),
-        Some(Reply::SocketCreated { .. })
-    ));
+    let request = id.prepare(skill("x"));
+    assert!(matches!(forger.ask(&id.create(), &[]), Some(Reply::SocketCreated { .. })));
     // By the second answer, what the first one carried has been closed.
     forger.ask(&request, &["mem"]);
     let before = at_rest(&helper);
@@ -117,7 +114,7 @@ fn threat_a6_forged_names_are_no_sealed_copies() {
     }
     flat(&helper, &before);
     // The one that is not forged is taken: it was none of the other things that were wrong.
-    assert!(matches!(forger.ask(&request, &["good"]), Some(Reply::Spawned { .. })));
+    assert!(matches!(forger.ask(&request, &["good"]), Some(Reply::Done)));
     drop(forger);
     helper.leaves_nothing();
 }

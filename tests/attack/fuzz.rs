@@ -2,8 +2,8 @@
 //! never the helper.
 
 use crate::raw::*;
-use crate::support::helper::{BROKER, Helper, SKILLFS, plan, skill};
-use cyberos_proto::message::{Refusal, Reply, Request};
+use crate::support::helper::{Asks, BROKER, Helper, SKILLFS, plan, skill};
+use cyberos_proto::message::{Refusal, Reply};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -80,8 +80,8 @@ fn random_packets_of_a_broker_never_hurt_anybody() {
     // Few invocations, so that phases come and go.
     let ids: Vec<_> = (0..4).map(|_| new_id()).collect();
     let mut seeds: Vec<Vec<u8>> = ids.iter().flat_map(|id| of_broker(*id)).map(|r| good(&r)).collect();
-    seeds.push(good(&spawn(ids[0], skill("x"))));
-    seeds.push(good(&spawn(ids[1], plan(&["/bin/sh", "-c", "exit 3"]))));
+    seeds.push(good(&ids[0].prepare(skill("x"))));
+    seeds.push(good(&ids[1].prepare(plan(&["/bin/sh", "-c", "exit 3"]))));
     let sealed = helper.sealed("x", "#!/bin/sh\n");
     let told = told(&helper, BROKER, &seeds, sealed, || other.answers());
     assert!(told.refused > 10 && told.done > 10, "{told:?}");
@@ -93,7 +93,7 @@ fn random_packets_of_skillfs_never_hurt_anybody() {
     let helper = Helper::start("");
     let mut dialler = Dialler::new(&helper.socket(), BROKER);
     let broker = dialler.dial();
-    let release = good(&Request::Release { invocation: new_id() });
+    let release = good(&new_id().release());
     let answers = || {
         let asked = Instant::now();
         assert_eq!(broker.ask(&release, &[]), Answer::Said(Reply::Done));

@@ -2,11 +2,10 @@
 
 use crate::raw::*;
 use crate::support::folders::Folder;
-use crate::support::helper::{BROKER, Helper};
+use crate::support::helper::{Asks, BROKER, Helper};
 use crate::support::machine::mount_points;
 use crate::support::plans;
-use cyberos_proto::link::Wait;
-use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
+use cyberos_proto::message::{Refusal, Reply, Request};
 use cyberos_proto::plan::SpawnPlan;
 use nix::mount::{MntFlags, umount2};
 use std::fs::{self, File};
@@ -67,32 +66,21 @@ pub(crate) struct Broker<'a> {
 }
 
 impl Broker<'_> {
-    pub(crate) fn ask(&self, plan: SpawnPlan, fds: &[RawFd]) -> (Answer, Vec<OwnedFd>, Request) {
+    /// A sandbox's pipes, or why there is none, and the request that releases it.
+    pub(crate) fn ask(&self, plan: SpawnPlan, fds: &[RawFd]) -> (Result<Vec<OwnedFd>, Refusal>, Request) {
         let id = new_id();
-        self.raw.send(&good(&spawn(id, plan)), fds).unwrap();
-        let release = Request::Release { invocation: id };
-        loop {
-            match self.raw.link.receive(Wait::Block) {
-                Ok((FromHelper::Reply(reply), fds)) => return (Answer::Said(reply), fds, release),
-                Ok((FromHelper::Event(_), _)) => {}
-                Err(e) => panic!("{e}"),
-            }
-        }
+        (self.raw.spawn(&id.prepare(plan), fds), id.release())
     }
 
     pub(crate) fn refusal(&self, what: &str, plan: SpawnPlan, fds: &[RawFd]) -> Refusal {
-        match self.ask(plan, fds).0 {
-            Answer::Said(Reply::Refused(refusal)) => refusal,
-            other => panic!("{what}: {other:?}"),
-        }
+        self.ask(plan, fds).0.expect_err(what)
     }
 
     /// What a granted script printed.
     pub(crate) fn said(&self, plan: SpawnPlan, fds: &[RawFd]) -> String {
-        let (answer, pipes, release) = self.ask(plan, fds);
-        assert!(matches!(answer, Answer::Said(Reply::Spawned { .. })), "{answer:?}");
+        let (pipes, release) = self.ask(plan, fds);
         let mut text = String::new();
-        let mut pipes = pipes.into_iter().skip(1);
+        let mut pipes = pipes.unwrap().into_iter().skip(1);
         File::from(pipes.next().unwrap()).read_to_string(&mut text).unwrap();
         File::from(pipes.next().unwrap()).read_to_string(&mut text).unwrap();
         assert_eq!(self.raw.ask(&good(&release), &[]), Answer::Said(Reply::Done));

@@ -5,7 +5,7 @@ use crate::forged::Forger;
 use crate::granted::*;
 use crate::hanging::Hostile;
 use crate::raw::*;
-use crate::support::helper::{BROKER, Helper};
+use crate::support::helper::{Asks, BROKER, Helper};
 use cyberos_proto::message::{Refusal, Reply};
 use cyberos_proto::plan::{Bind, BindKind, PlanFault, Profile, SandboxPath};
 use nix::mount::{MsFlags, mount};
@@ -127,10 +127,10 @@ fn threat_a7_nested_duplicate_and_a_thousand_grants() {
     let script = format!("ls -d {}/g* | wc -l", place.0.display());
     assert_eq!(broker.said(bash(&script, &grants[..64]), &fds[..64]), "64\n");
     let over = dialled(&mut dialler, raw, &helper);
-    over.is_ended_by("65", &good(&spawn(new_id(), bash("ls", &grants))), &[]);
+    over.is_ended_by("65", &good(&new_id().prepare(bash("ls", &grants))), &[]);
     let many: Vec<PathBuf> = (0..1000).map(|i| PathBuf::from(format!("/g/{i}"))).collect();
     let many: Vec<(&Path, bool)> = many.iter().map(|d| (&**d, false)).collect();
-    let packet = good(&spawn(new_id(), bash("ls", &many)));
+    let packet = good(&new_id().prepare(bash("ls", &many)));
     for count in [0, 64, 253] {
         let fds: Vec<RawFd> = fds.iter().copied().cycle().take(count).collect();
         dialler.dial().is_ended_by("a thousand", &packet, &fds);
@@ -185,7 +185,7 @@ fn threat_a7_overlay_and_fuse_are_refused_with_bind_and_type() {
     hostile.tell("swallow READ GETATTR FLUSH OPEN OPENDIR STATFS RELEASE RELEASEDIR LOOKUP");
     for kind in ["dir", "dirpath"] {
         let asked = Instant::now();
-        hostile.send(&spawn(new_id(), bash("ls", &[(&point.join("dir"), true)])), &[kind]);
+        hostile.send(&new_id().prepare(bash("ls", &[(&point.join("dir"), true)])), &[kind]);
         let said = hostile.receive();
         let expected = Refusal::GrantUnsupported { bind: 0, fs: "fuse.hanging".into() };
         assert_eq!(said, Some(Reply::Refused(expected)), "{kind}");
@@ -306,7 +306,7 @@ fn threat_a6_forged_names_are_no_grants() {
     let helper = Helper::start(&format!("root grant {}\n", place.0.join("grant").display()));
     let other = Other::skillfs(&helper);
     let mut forger = Forger::of(&helper, BROKER, &place.0, "grant");
-    let request = || spawn(new_id(), bash("sleep 1000", &[(&grant, true)]));
+    let request = || new_id().prepare(bash("sleep 1000", &[(&grant, true)]));
     forger.ask(&request(), &["mem"]);
     let before = at_rest(&helper);
     for name in forger.names.clone().iter().filter(|n| *n != "good") {
@@ -315,7 +315,7 @@ fn threat_a6_forged_names_are_no_grants() {
         other.answers();
     }
     flat(&helper, &before);
-    assert!(matches!(forger.ask(&request(), &["good"]), Some(Reply::Spawned { .. })));
+    assert!(matches!(forger.ask(&request(), &["good"]), Some(Reply::Done)));
     drop(forger);
     helper.leaves_nothing();
 }

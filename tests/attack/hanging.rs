@@ -3,10 +3,10 @@
 
 use crate::granted::{Place, dir};
 use crate::raw::*;
-use crate::support::helper::{BROKER, Helper, SKILLFS, plan, skill};
+use crate::support::helper::{Asks, BROKER, Helper, SKILLFS, plan, skill};
 use crate::support::up::eventually;
 use cyberos_proto::link;
-use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
+use cyberos_proto::message::{Event, FromHelper, Refusal, Reply, Request};
 use nix::mount::{MntFlags, umount2};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -80,13 +80,28 @@ impl Hostile {
     }
 
     /// What the helper said, if it has said something.
-    pub(crate) fn receive(&mut self) -> Option<Reply> {
+    fn heard(&mut self) -> Option<FromHelper> {
         let line = self.tell("receive");
         let bytes: Result<Vec<u8>, _> =
             (0..line.len() / 2).map(|i| u8::from_str_radix(&line[2 * i..2 * i + 2], 16)).collect();
-        match bytes.ok().and_then(|b| link::decode::<FromHelper>(&b).ok()) {
-            Some(FromHelper::Reply(reply)) => Some(reply),
-            _ => None,
+        bytes.ok().and_then(|b| link::decode::<FromHelper>(&b).ok())
+    }
+
+    /// What it answered; events are passed over.
+    pub(crate) fn receive(&mut self) -> Option<Reply> {
+        loop {
+            match self.heard()? {
+                FromHelper::Reply(reply) => return Some(reply),
+                FromHelper::Event(_) => {}
+            }
+        }
+    }
+
+    /// What it told unasked.
+    fn event(&mut self) -> Option<Event> {
+        match self.heard()? {
+            FromHelper::Event(event) => Some(event),
+            FromHelper::Reply(_) => None,
         }
     }
 }
@@ -108,15 +123,19 @@ fn threat_a5_files_that_hang_stop_neither_the_other_link_nor_the_end_of_a_run() 
         let rest = at_rest(&helper);
         let mut hostile = Hostile::new(&helper, BROKER);
         let id = new_id();
-        let run = spawn(id, plan(&["/bin/sh", "-c", "trap '' TERM; sleep 1000; sleep 1000"]));
-        for request in [Request::CreateSocket { invocation: id }, run] {
+        let run = id.prepare(plan(&["/bin/sh", "-c", "trap '' TERM; sleep 1000; sleep 1000"]));
+        for request in [id.create(), run, id.go()] {
             hostile.send(&request, &[]);
             assert!(!matches!(hostile.receive(), None | Some(Reply::Refused(_))), "{}", helper.log());
+            if !matches!(request, Request::CreateSocket { .. }) {
+                let told = hostile.event();
+                assert!(matches!(told, Some(Event::Prepared { .. } | Event::Started { .. })), "{told:?}");
+            }
         }
         assert_eq!(hostile.tell(&format!("swallow {swallowed}")), "swallowed");
         for (i, kind) in KINDS.iter().enumerate() {
             let second = new_id();
-            hostile.send(&Request::CreateSocket { invocation: second }, &[]);
+            hostile.send(&second.create(), &[]);
             let made = hostile.receive();
             other.answers();
             if made.is_none() {
@@ -124,7 +143,7 @@ fn threat_a5_files_that_hang_stop_neither_the_other_link_nor_the_end_of_a_run() 
                 assert!((1..=2).contains(&i), "{swallowed}: hangs after {:?}", &KINDS[..i]);
                 break;
             }
-            hostile.send(&spawn(second, skill("x")), &[kind]);
+            hostile.send(&second.prepare(skill("x")), &[kind]);
             match hostile.receive() {
                 None | Some(Reply::Refused(Refusal::Descriptor(_))) => {}
                 other => panic!("{swallowed}, {kind}: {other:?}"),
@@ -142,7 +161,7 @@ fn threat_a5_files_that_hang_stop_neither_the_other_link_nor_the_end_of_a_run() 
         let mut dialler = Dialler::new(&helper.socket(), BROKER);
         let next = dialler.dial();
         assert!(matches!(
-            next.ask(&good(&Request::CreateSocket { invocation: new_id() }), &[]),
+            next.ask(&good(&new_id().create()), &[]),
             Answer::Said(Reply::SocketCreated { .. })
         ));
         drop(next);
@@ -158,7 +177,7 @@ fn threat_a5_files_that_hang_stop_neither_the_other_link_nor_the_end_of_a_run() 
 fn threat_a5_links_that_hang_are_few_and_end_with_what_they_wait_for() {
     let helper = Helper::start("");
     let other = Other::skillfs(&helper);
-    let create = || Request::CreateSocket { invocation: new_id() };
+    let create = || new_id().create();
     let mut stuck: Vec<Hostile> = Vec::new();
     loop {
         let point = dir(&helper.dir.path().join(format!("outside/hanging{}", stuck.len())));
@@ -171,7 +190,7 @@ fn threat_a5_links_that_hang_are_few_and_end_with_what_they_wait_for() {
             said => panic!("{said:?} after {}", stuck.len()),
         }
         hostile.tell("swallow READ GETATTR FLUSH OPEN OPENDIR STATFS RELEASE");
-        hostile.send(&spawn(new_id(), skill("x")), &["file"]);
+        hostile.send(&new_id().prepare(skill("x")), &["file"]);
         hostile.tell("leave");
         other.answers();
         stuck.push(hostile);
@@ -191,14 +210,14 @@ fn threat_a5_links_that_hang_are_few_and_end_with_what_they_wait_for() {
 fn threat_a5_files_that_hang_in_a_refused_links_queue_stop_nobody() {
     let (helper, other, mut dialler) = attacked("");
     let broker = dialler.dial();
-    let release = good(&Request::Release { invocation: new_id() });
+    let release = good(&new_id().release());
     assert_eq!(broker.ask(&release, &[]), Answer::Said(Reply::Done));
     let rest = at_rest(&helper);
     nix::sys::signal::kill(helper.pid(), nix::sys::signal::Signal::SIGSTOP).unwrap();
     let mut refused = Hostile::new(&helper, BROKER);
     refused.tell("swallow FLUSH RELEASE GETATTR");
     for _ in 0..20 {
-        assert_eq!(refused.send(&spawn(new_id(), skill("x")), &["file"]), "sent");
+        assert_eq!(refused.send(&new_id().prepare(skill("x")), &["file"]), "sent");
     }
     nix::sys::signal::kill(helper.pid(), nix::sys::signal::Signal::SIGCONT).unwrap();
     for _ in 0..50 {
@@ -222,12 +241,12 @@ fn threat_a5_skillfs_with_files_that_hang_stops_no_run() {
         let mut dialler = Dialler::new(&helper.socket(), BROKER);
         let broker = dialler.dial();
         let id = new_id();
-        let release = good(&Request::Release { invocation: id });
-        let create = good(&Request::CreateSocket { invocation: id });
-        let run = good(&spawn(id, plan(&["/bin/sleep", "1000"])));
+        let release = good(&id.release());
+        let create = good(&id.create());
+        let run = id.prepare(plan(&["/bin/sleep", "1000"]));
         // What is made once and kept is made now.
         assert!(matches!(broker.ask(&create, &[]), Answer::Said(Reply::SocketCreated { .. })));
-        assert!(matches!(broker.ask(&run, &[]), Answer::Said(Reply::Spawned { .. })));
+        assert!(broker.spawn(&run, &[]).is_ok());
         assert_eq!(broker.ask(&release, &[]), Answer::Said(Reply::Done));
         let rest = at_rest(&helper);
         let mut hostile = Hostile::at(&helper, SKILLFS, &point);
@@ -241,7 +260,7 @@ fn threat_a5_skillfs_with_files_that_hang_stops_no_run() {
             assert!(asked.elapsed() < OTHER_LINK, "{swallowed}, {kind}: {:?}", asked.elapsed());
         }
         assert!(matches!(broker.ask(&create, &[]), Answer::Said(Reply::SocketCreated { .. })));
-        assert!(matches!(broker.ask(&run, &[]), Answer::Said(Reply::Spawned { .. })));
+        assert!(broker.spawn(&run, &[]).is_ok());
         let asked = Instant::now();
         assert_eq!(broker.ask(&release, &[]), Answer::Said(Reply::Done));
         assert!(asked.elapsed() < OTHER_LINK);

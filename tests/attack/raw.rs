@@ -1,24 +1,23 @@
 //! A hostile peer: any user's connections to a helper, as many as wanted, and packets of any bytes with any descriptors.
 //! Nothing that it sends goes through the project's own encoder unless the test asks for a good packet to spoil.
 
-use crate::support::helper::{Helper, SOON};
+use crate::support::helper::{Asks, Helper, SOON};
 use crate::support::machine::{children, descriptors, with_descendants};
 use crate::support::up::eventually;
 use cyberos_proto::PROTOCOL_VERSION;
 use cyberos_proto::ids::{InvocationId, MountId};
 use cyberos_proto::link::{self, Link, LinkError, Wait};
-use cyberos_proto::message::{FromHelper, Message, Refusal, Reply, Request, Signal};
-use cyberos_proto::plan::SpawnPlan;
+use cyberos_proto::message::{Event, FromHelper, Message, Refusal, Reply, Request, Signal};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{IoSlice, Write};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the other link may take to answer while one is attacked.
 pub(crate) const OTHER_LINK: Duration = Duration::from_secs(1);
@@ -113,6 +112,27 @@ impl Raw {
         }
     }
 
+    /// Has a sandbox built and started by a [`Request::Prepare`]: its pipes, or why not.
+    pub(crate) fn spawn(&self, request: &Request, fds: &[RawFd]) -> Result<Vec<OwnedFd>, Refusal> {
+        let Request::Prepare { sandbox, .. } = request else { panic!("{request:?} prepares nothing") };
+        let go = Request::Go { sandbox: *sandbox };
+        let mut pipes = Vec::new();
+        for (request, fds) in [(request, fds), (&go, &[])] {
+            match self.ask(&good(request), fds) {
+                Answer::Said(Reply::Done) => {}
+                Answer::Said(Reply::Refused(refusal)) => return Err(refusal),
+                other => panic!("{other:?}"),
+            }
+            match self.link.receive(Wait::Block) {
+                Ok((FromHelper::Event(Event::Prepared { .. }), fds)) => pipes = fds,
+                Ok((FromHelper::Event(Event::Started { .. }), _)) => {}
+                Ok((FromHelper::Event(Event::Failed { refusal, .. }), _)) => return Err(refusal),
+                other => panic!("{other:?}"),
+            }
+        }
+        Ok(pipes)
+    }
+
     /// Sends, and says what came of it.
     pub(crate) fn ask(&self, bytes: &[u8], fds: &[RawFd]) -> Answer {
         match self.send(bytes, fds) {
@@ -146,10 +166,6 @@ pub(crate) fn first_mount() -> MountId {
     MountId::new(0).unwrap()
 }
 
-pub(crate) fn spawn(invocation: InvocationId, plan: SpawnPlan) -> Request {
-    Request::Spawn { invocation, plan: Box::new(plan) }
-}
-
 /// A good packet, to be spoilt.
 pub(crate) fn good(request: &Request) -> Vec<u8> {
     link::encode(request).unwrap()
@@ -158,10 +174,11 @@ pub(crate) fn good(request: &Request) -> Vec<u8> {
 /// One request of each kind, by the role that may ask it.
 pub(crate) fn of_broker(id: InvocationId) -> Vec<Request> {
     vec![
-        Request::CreateSocket { invocation: id },
-        spawn(id, crate::support::helper::plan(&["/bin/true"])),
-        Request::Signal { invocation: id, signal: Signal::Term },
-        Request::Release { invocation: id },
+        id.create(),
+        id.prepare(crate::support::helper::plan(&["/bin/true"])),
+        id.go(),
+        id.signal(Signal::Term),
+        id.release(),
     ]
 }
 
@@ -187,13 +204,15 @@ pub(crate) fn held(helper: &Helper) -> BTreeMap<i32, usize> {
     named.chain((1..).map(|rank: i32| -rank).zip(counts)).collect()
 }
 
-/// The same, when it is what it was for some looks in a row: whatever has just begun or ended is done.
+/// The same, when it has been what it was for a while: whatever has just begun or ended is done.
 pub(crate) fn at_rest(helper: &Helper) -> BTreeMap<i32, usize> {
-    let mut last = (held(helper), 0);
+    let mut last = (held(helper), Instant::now());
     let same_again = || {
         let now = held(helper);
-        last = if now == last.0 { (now, last.1 + 1) } else { (now, 0) };
-        last.1 >= 5
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        last.1.elapsed() > Duration::from_millis(300)
     };
     assert!(eventually(SOON, same_again), "never at rest");
     last.0
@@ -231,7 +250,7 @@ impl Other {
 
     /// Asserts that it is answered in time.
     pub(crate) fn answers(&self) {
-        let asked = std::time::Instant::now();
+        let asked = Instant::now();
         let unmount = good(&Request::Unmount { mount: first_mount() });
         assert_eq!(self.raw.refusal("the other link", &unmount, &[]), Refusal::Phase);
         assert!(asked.elapsed() < OTHER_LINK, "the other link waited {:?}", asked.elapsed());

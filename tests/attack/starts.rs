@@ -1,7 +1,6 @@
 //! Strange starts of the helper: whatever execve and a parent's leftovers allow, and copies of it elsewhere.
 
-use crate::raw::spawn;
-use crate::support::helper::{HAND_OVER, Helper, STRANGER, binary, ended, plan};
+use crate::support::helper::{Asks, HAND_OVER, Helper, STRANGER, binary, ended, plan};
 use cyberos_proto::message::{Exit, Refusal};
 use std::fs;
 use std::io::ErrorKind;
@@ -41,7 +40,7 @@ fn case_150_strange_starts_are_served_or_refused_and_never_confused() {
     let broker = other.broker();
     for _ in 0..2 {
         let (invocation, ..) = broker.invocation();
-        match broker.refusal(&spawn(invocation, plan(&["/bin/true"])), &[]) {
+        match broker.refusal(&invocation.prepare(plan(&["/bin/true"])), &[]) {
             Refusal::System { .. } => {}
             refusal => panic!("{refusal:?}"),
         }

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::helper::{BROKER, Helper, skill};
+use support::helper::{Asks, BROKER, Helper, skill};
 
 /// Rounds of each side, and runs in one.
 const ROUNDS: usize = 15;
@@ -77,6 +77,23 @@ fn ask(link: &Client, request: &Request, fds: &[BorrowedFd<'_>]) -> (Reply, Vec<
     }
 }
 
+fn event(link: &Client) -> (Event, Vec<OwnedFd>) {
+    match link.receive(Wait::Block).unwrap() {
+        (FromHelper::Event(event), fds) => (event, fds),
+        other => panic!("{other:?} in place of an event"),
+    }
+}
+
+/// Has a sandbox built, and its program executed; its report and its pipes.
+fn spawn(link: &Client, request: &Request, fds: &[BorrowedFd<'_>]) -> (SandboxReport, Vec<OwnedFd>) {
+    let Request::Prepare { sandbox, .. } = request else { panic!("{request:?} prepares nothing") };
+    assert_eq!(ask(link, request, fds).0, Reply::Done);
+    let (Event::Prepared { report, .. }, pipes) = event(link) else { panic!("it was not prepared") };
+    assert_eq!(ask(link, &Request::Go { sandbox: *sandbox }, &[]).0, Reply::Done);
+    assert_eq!(event(link).0, Event::Started { sandbox: *sandbox });
+    (report, pipes)
+}
+
 fn new_id() -> InvocationId {
     InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes())
 }
@@ -94,19 +111,18 @@ fn enforced(report: &SandboxReport) -> Vec<&'static str> {
 fn sandbox(link: &Client, folder: BorrowedFd<'_>, report: &mut Option<SandboxReport>) -> [Duration; 2] {
     let invocation = new_id();
     let began = Instant::now();
-    let (_, listener) = ask(link, &Request::CreateSocket { invocation }, &[]);
-    let request = Request::Spawn { invocation, plan: Box::new(plan("/bin/true")) };
+    let (_, listener) = ask(link, &invocation.create(), &[]);
+    let request = invocation.prepare(plan("/bin/true"));
     let asked = Instant::now();
-    let (reply, pipes) = ask(link, &request, &[folder]);
-    let ended = link.receive(Wait::Block).unwrap().0;
+    let (of_this, pipes) = spawn(link, &request, &[folder]);
+    let (ended, _) = event(link);
     let reaped = asked.elapsed();
     let exit = Exit::Code(0);
-    let expected = Event::Exited { invocation, exit, out_of_memory: false };
-    assert_eq!(ended, FromHelper::Event(expected), "it did not run as it should");
-    ask(link, &Request::Release { invocation }, &[]);
+    let expected = Event::Exited { sandbox: invocation.sandbox(), exit, out_of_memory: false };
+    assert_eq!(ended, expected, "it did not run as it should");
+    ask(link, &invocation.release(), &[]);
     let whole = began.elapsed();
     drop((listener, pipes));
-    let Reply::Spawned { report: of_this } = reply else { panic!("{reply:?}") };
     *report = Some(of_this);
     [reaped, whole]
 }
@@ -203,10 +219,9 @@ fn many(helper: &Helper, link: &Client) -> [Duration; 2] {
     let mut running = Vec::new();
     for _ in 0..MANY {
         let invocation = new_id();
-        let (_, socket) = ask(link, &Request::CreateSocket { invocation }, &[]);
+        let (_, socket) = ask(link, &invocation.create(), &[]);
         // It runs until its standard input ends, so all of them run at once.
-        let request = Request::Spawn { invocation, plan: Box::new(plan("/bin/cat")) };
-        let (_, pipes) = ask(link, &request, &[folder.as_fd()]);
+        let (_, pipes) = spawn(link, &invocation.prepare(plan("/bin/cat")), &[folder.as_fd()]);
         running.push((invocation, socket, pipes));
     }
     let up = began.elapsed();
@@ -217,13 +232,11 @@ fn many(helper: &Helper, link: &Client) -> [Duration; 2] {
     let mut ended = Vec::new();
     while ended.len() < MANY {
         match link.receive(Wait::Block).unwrap().0 {
-            FromHelper::Event(Event::Exited { invocation, exit: Exit::Code(0), .. }) => {
-                ended.push(invocation)
-            }
+            FromHelper::Event(Event::Exited { sandbox, exit: Exit::Code(0), .. }) => ended.push(sandbox),
             other => panic!("{other:?}"),
         }
     }
-    ids.iter().for_each(|invocation| drop(ask(link, &Request::Release { invocation: *invocation }, &[])));
+    ids.iter().for_each(|invocation| drop(ask(link, &invocation.release(), &[])));
     let down = ending.elapsed();
     assert_eq!(left(helper), 0, "nothing is left");
     [up, down]

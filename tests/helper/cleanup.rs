@@ -234,7 +234,7 @@ fn sandboxes_that_outlive_their_links_keep_no_role_busy() {
         frozen.push(freezer);
         seen.extend(new);
     }
-    let create = || Request::CreateSocket { invocation: crate::requests::new_id() };
+    let create = || crate::requests::new_id().create();
     let refusal = helper.broker().refusal(&create(), &[]);
     assert!(
         matches!(&refusal, Refusal::System { step, .. } if step.contains("block of uids")),

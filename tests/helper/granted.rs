@@ -2,7 +2,7 @@
 
 use crate::support::helper::*;
 use cyberos_proto::ids::InvocationId;
-use cyberos_proto::message::{Reply, Request};
+use cyberos_proto::message::Request;
 use cyberos_proto::plan::SpawnPlan;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -49,29 +49,21 @@ pub(super) fn path(dir: &Path) -> OwnedFd {
     open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap()
 }
 
+/// For a sandbox of its own.
 pub(super) fn spawn(plan: SpawnPlan) -> Request {
-    Request::Spawn {
-        invocation: InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes()),
-        plan: Box::new(plan),
-    }
+    InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes()).prepare(plan)
 }
 
 /// Runs to the end: stdout, and stderr after it.
 pub(super) fn run(broker: &Peer, plan: SpawnPlan, fds: &[BorrowedFd<'_>]) -> String {
-    let request = spawn(plan);
-    let Request::Spawn { invocation, .. } = request else { unreachable!() };
-    match broker.ask(&request, fds) {
-        (Reply::Spawned { .. }, pipes) => {
-            let [stdin, stdout, stderr] = pipes.try_into().unwrap();
-            drop(stdin);
-            let read = |fd: OwnedFd| std::io::read_to_string(File::from(fd)).unwrap();
-            let said = read(stdout) + &read(stderr);
-            broker.exit(invocation);
-            broker.ask(&Request::Release { invocation }, &[]);
-            said
-        }
-        (other, _) => panic!("{other:?}"),
-    }
+    let invocation = InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes());
+    let Pipes { stdin, stdout, stderr, .. } = broker.spawn(&invocation.prepare(plan), fds).unwrap();
+    drop(stdin);
+    let read = |fd: OwnedFd| std::io::read_to_string(File::from(fd)).unwrap();
+    let said = read(stdout) + &read(stderr);
+    broker.exit(invocation);
+    broker.ask(&invocation.release(), &[]);
+    said
 }
 
 /// A mount that goes with the test.

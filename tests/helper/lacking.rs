@@ -1,7 +1,7 @@
 //! A kernel that lacks something, for real: what may never be skipped refuses the spawn, all else is said.
 
 use crate::support::helper::*;
-use cyberos_proto::message::{Exit, Refusal, Reply, Request};
+use cyberos_proto::message::{Exit, Refusal, Reply};
 use cyberos_proto::plan::{Cgroup, Feature, MemoryLimit};
 use nix::libc::{self, EPERM};
 
@@ -18,7 +18,7 @@ fn what_may_never_be_skipped_refuses_the_spawn_and_leaves_nothing() {
         let helper = Helper::start_lacking("", &[call]);
         let broker = helper.broker();
         let (invocation, ..) = broker.invocation();
-        let spawn = Request::Spawn { invocation, plan: Box::new(plan(&["/bin/true"])) };
+        let spawn = invocation.prepare(plan(&["/bin/true"]));
         let refusal = broker.refusal(&spawn, &[]);
         assert_eq!(refusal, Refusal::Unavailable { step: step.into(), errno: EPERM }, "{call:?}");
         drop(broker);
@@ -184,15 +184,14 @@ fn a_control_group_holds_the_whole_sandbox_and_goes_with_it() {
     };
     let memory = limit("memory.max").or(limit("memory.limit_in_bytes"));
     assert_eq!((memory, limit("pids.max")), (Some((512 << 20).to_string()), Some("9".into())));
-    assert_eq!(broker.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
+    assert_eq!(broker.ask(&invocation.release(), &[]).0, Reply::Done);
     assert_eq!(of(uid), [""; 0].map(std::path::PathBuf::from));
     // A lease's second sandbox may have more than its first, and less.
     let (invocation, ..) = broker.invocation();
     for memory_mb in [64, 512, 128] {
         let mut p = plan(&["/bin/true"]);
         p.limits.memory_mb = memory_mb;
-        let (reply, _pipes) = broker.ask(&Request::Spawn { invocation, plan: Box::new(p) }, &[]);
-        assert!(matches!(reply, Reply::Spawned { .. }), "{reply:?}");
+        let _pipes = broker.spawn(&invocation.prepare(p), &[]).unwrap();
         assert_eq!(broker.exit(invocation), Exit::Code(0));
     }
     let pid = helper.pid().to_string();
@@ -206,13 +205,9 @@ fn a_control_group_holds_the_whole_sandbox_and_goes_with_it() {
 
 fn report(broker: &Peer) -> cyberos_proto::plan::SandboxReport {
     let (invocation, ..) = broker.invocation();
-    match broker.ask(&Request::Spawn { invocation, plan: Box::new(plan(&["/bin/true"])) }, &[]) {
-        (Reply::Spawned { report }, _pipes) => {
-            broker.exit(invocation);
-            report
-        }
-        (other, _) => panic!("{other:?}"),
-    }
+    let pipes = broker.spawn(&invocation.prepare(plan(&["/bin/true"])), &[]).unwrap();
+    broker.exit(invocation);
+    pipes.report
 }
 
 /// On an overlay of /etc, in a mount namespace of the helper's own.

@@ -1,6 +1,6 @@
 //! Uids are leased to one sandbox at a time, and come back.
 
-use crate::requests::{new_id, spawn};
+use crate::requests::new_id;
 use crate::support::helper::*;
 use cyberos_proto::message::{Exit, Refusal, Reply, Request, Signal};
 
@@ -16,33 +16,31 @@ fn a_sandbox_without_a_socket_leases_by_itself_and_a_refused_one_leaves_no_lease
     let mut seen = Vec::new();
     for program in ["/bin/true", "/no/program", "/bin/true", "/etc/passwd", "/bin/true"] {
         let invocation = new_id();
-        match broker.ask(&spawn(invocation, bare(program)), &[]).0 {
-            Reply::Spawned { report } => {
+        match broker.spawn(&invocation.prepare(bare(program)), &[]) {
+            Ok(Pipes { report, .. }) => {
                 assert!(!seen.contains(&report.uid) && report.uid > helper.uids.0);
                 seen.push(report.uid);
                 assert_eq!(broker.exit(invocation), Exit::Code(0));
                 // It still has its lease: another one in it, but none with a socket that it never had.
-                let with = spawn(invocation, plan(&["/bin/true"]));
+                let with = invocation.prepare(plan(&["/bin/true"]));
                 assert_eq!(broker.refusal(&with, &[]), Refusal::Phase);
-                assert!(matches!(
-                    broker.ask(&spawn(invocation, bare("/bin/true")), &[]).0,
-                    Reply::Spawned { report: again } if again.uid == report.uid
-                ));
+                let again = broker.spawn(&invocation.prepare(bare("/bin/true")), &[]).unwrap();
+                assert_eq!(again.report.uid, report.uid);
                 broker.exit(invocation);
-                assert_eq!(broker.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
+                assert_eq!(broker.ask(&invocation.release(), &[]).0, Reply::Done);
             }
-            Reply::Refused(Refusal::Exec { .. }) => {
-                let signal = Request::Signal { invocation, signal: Signal::Kill };
+            Err(Refusal::Exec { .. }) => {
+                let signal = invocation.signal(Signal::Kill);
                 assert_eq!(broker.refusal(&signal, &[]), Refusal::Phase, "nobody has heard of it");
             }
-            other => panic!("{program}: {other:?}"),
+            Err(other) => panic!("{program}: {other:?}"),
         }
     }
     assert_eq!(seen.len(), 3);
     // Refused ones count for nothing.
     let _first = broker.invocation();
     let _second = broker.invocation();
-    assert!(matches!(broker.refusal(&spawn(new_id(), bare("/bin/true")), &[]), Refusal::Ceiling(_)));
+    assert!(matches!(broker.refusal(&new_id().prepare(bare("/bin/true")), &[]), Refusal::Ceiling(_)));
     drop(broker);
     helper.leaves_nothing();
 }
@@ -54,7 +52,7 @@ fn leases_come_back_first_in_first_out_and_only_when_all_others_have_been_used()
     let mut seen = Vec::new();
     for _ in 0..20 {
         let (invocation, uid, _listener) = broker.invocation();
-        broker.ask(&Request::Release { invocation }, &[]);
+        broker.ask(&invocation.release(), &[]);
         assert!(!seen.contains(&uid), "{uid} came back while others had waited longer");
         assert_ne!((uid - helper.uids.0) % 256, 0, "the first of a block is for inits");
         seen.push(uid);

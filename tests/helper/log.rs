@@ -48,7 +48,7 @@ fn serves_and_ends(helper: &Helper, what: &str) {
         let began = Instant::now();
         let unmount = Request::Unmount { mount: cyberos_proto::ids::MountId::new(0).unwrap() };
         for _ in 0..1500 {
-            let none = Request::Signal { invocation: new_id(), signal: Asked::Term };
+            let none = new_id().signal(Asked::Term);
             assert_eq!(broker.refusal(&none, &[]), Refusal::Phase, "{what}");
             assert_eq!(skillfs.refusal(&unmount, &[]), Refusal::Phase, "{what}");
         }
@@ -57,7 +57,7 @@ fn serves_and_ends(helper: &Helper, what: &str) {
         assert_eq!(broker.sh("echo runs").stdout, "runs\n", "{what}");
         let run = broker.start(plan(&["/bin/sh", "-c", "echo ready; sleep 1000"]), &[]);
         run.said("ready");
-        let stop = Request::Signal { invocation: run.invocation, signal: Asked::Kill };
+        let stop = run.invocation.signal(Asked::Kill);
         assert_eq!(broker.ask(&stop, &[]).0, Reply::Done, "{what}");
         assert_eq!(broker.exit(run.invocation), Exit::Signal(9), "{what}");
         at_once(began, "a run and a kill");
@@ -81,7 +81,7 @@ fn threat_a24_a_full_pipe_keeps_nobody_waiting_and_what_was_lost_is_counted() {
     fill(&write);
     let helper = logging_to(&first, &write);
     let broker = helper.broker();
-    let none = Request::Signal { invocation: new_id(), signal: Asked::Term };
+    let none = new_id().signal(Asked::Term);
     for _ in 0..30 {
         assert_eq!(broker.refusal(&none, &[]), Refusal::Phase);
     }
@@ -160,7 +160,7 @@ fn threat_a24_no_standard_error_keeps_anybody_waiting_or_ends_the_helper() {
     let helper = first.twin_with(&script);
     let broker = helper.broker();
     for _ in 0..50 {
-        let none = Request::Signal { invocation: new_id(), signal: Asked::Term };
+        let none = new_id().signal(Asked::Term);
         assert_eq!(broker.refusal(&none, &[]), Refusal::Phase);
     }
     assert_eq!(fs::read_to_string(&log).unwrap(), "begun\n");
@@ -173,7 +173,7 @@ fn threat_a24_refusals_are_limited_a_second_and_counted() {
     let broker = helper.broker();
     let began = Instant::now();
     for _ in 0..5000 {
-        let none = Request::Signal { invocation: new_id(), signal: Asked::Term };
+        let none = new_id().signal(Asked::Term);
         assert_eq!(broker.refusal(&none, &[]), Refusal::Phase);
     }
     // Whole seconds of a clock: one more than have gone by may have begun, and each new one may end another.
@@ -199,7 +199,7 @@ fn threat_a24_refusals_are_limited_a_second_and_counted() {
     assert_eq!(broker.sh("echo served").stdout, "served\n");
     // A flood of them hides nothing of another kind.
     for _ in 0..100 {
-        let none = Request::Signal { invocation: new_id(), signal: Asked::Term };
+        let none = new_id().signal(Asked::Term);
         assert_eq!(broker.refusal(&none, &[]), Refusal::Phase);
     }
     drop(broker);

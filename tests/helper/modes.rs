@@ -2,7 +2,7 @@
 //! of it is left.
 
 use crate::support::helper::*;
-use cyberos_proto::message::{Exit, Request};
+use cyberos_proto::message::Exit;
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use std::fs;
@@ -99,10 +99,10 @@ fn a_storm_of_modes_ends_with_its_sandbox_and_leaves_nothing() {
         match end {
             "killed" => {
                 let kill = cyberos_proto::message::Signal::Kill;
-                broker.ask(&Request::Signal { invocation, signal: kill }, &[]);
+                broker.ask(&invocation.signal(kill), &[]);
                 assert_eq!(broker.exit(invocation), Exit::Signal(9));
             }
-            "released" => drop(broker.ask(&Request::Release { invocation }, &[])),
+            "released" => drop(broker.ask(&invocation.release(), &[])),
             "link" => {
                 let links = helper.children();
                 assert!(!links.is_empty());

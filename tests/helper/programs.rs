@@ -1,7 +1,7 @@
 //! Ordinary programs work in a sandbox, and end with it.
 
 use crate::support::helper::*;
-use cyberos_proto::message::{Exit, Request, Signal};
+use cyberos_proto::message::{Exit, Signal};
 use cyberos_proto::plan::MemoryLimit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -96,11 +96,11 @@ fn case_071_term_reaches_a_program_that_has_not_asked_for_it() {
         let running = broker.start(plan(words), &[]);
         let invocation = running.invocation;
         let began = Instant::now();
-        broker.ask(&Request::Signal { invocation, signal: Signal::Term }, &[]);
+        broker.ask(&invocation.signal(Signal::Term), &[]);
         assert_eq!(running.output().exit, Exit::Signal(15), "{words:?}");
         assert!(began.elapsed() < SOON);
         // It has ended, and been released.
-        broker.ask(&Request::Release { invocation }, &[]);
+        broker.ask(&invocation.release(), &[]);
     }
 }
 
@@ -113,9 +113,9 @@ fn kill_ends_the_whole_sandbox_whatever_it_ignores() {
     let running = broker.start(plan(&["/bin/sh", "-c", script]), &[]);
     running.said("ready");
     let invocation = running.invocation;
-    broker.ask(&Request::Signal { invocation, signal: Signal::Term }, &[]);
-    broker.ask(&Request::Signal { invocation, signal: Signal::Kill }, &[]);
-    broker.ask(&Request::Signal { invocation, signal: Signal::Kill }, &[]);
+    broker.ask(&invocation.signal(Signal::Term), &[]);
+    broker.ask(&invocation.signal(Signal::Kill), &[]);
+    broker.ask(&invocation.signal(Signal::Kill), &[]);
     assert_eq!(running.output().exit, Exit::Signal(9));
     until("all are gone", || helper.leftovers().is_empty());
 }
@@ -178,7 +178,7 @@ fn two_hundred_spawns_leave_no_descriptor_behind() {
             assert_eq!(broker.exit(invocation), Exit::Code(0));
             let took = began.elapsed();
             drop(running);
-            broker.ask(&Request::Release { invocation }, &[]);
+            broker.ask(&invocation.release(), &[]);
             took
         })
         .collect();

@@ -20,10 +20,6 @@ pub(crate) fn new_id() -> InvocationId {
     InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes())
 }
 
-pub(crate) fn spawn(invocation: InvocationId, plan: SpawnPlan) -> Request {
-    Request::Spawn { invocation, plan: Box::new(plan) }
-}
-
 fn raw(peer: &Peer, bytes: &[u8], fds: &[RawFd]) {
     let rights = [ControlMessage::ScmRights(fds)];
     let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
@@ -38,10 +34,10 @@ fn each_user_can_ask_for_what_is_its_own_and_no_more() {
     let mount = MountId::new(0).unwrap();
     let id = new_id();
     let brokers = [
-        Request::CreateSocket { invocation: id },
-        spawn(id, plan(&["/bin/true"])),
-        Request::Signal { invocation: id, signal: Signal::Kill },
-        Request::Release { invocation: id },
+        id.create(),
+        id.prepare(plan(&["/bin/true"])),
+        id.signal(Signal::Kill),
+        id.release(),
         Request::Describe,
     ];
     let file = File::open("/dev/null").unwrap();
@@ -74,22 +70,19 @@ fn requests_out_of_turn_are_refused_and_nothing_happens() {
     let helper = Helper::start("max_sandboxes 2\n");
     let broker = helper.broker();
     let id = new_id();
-    assert_eq!(broker.refusal(&spawn(id, plan(&["/bin/true"])), &[]), Refusal::Phase);
-    assert_eq!(
-        broker.refusal(&Request::Signal { invocation: id, signal: Signal::Kill }, &[]),
-        Refusal::Phase
-    );
-    assert_eq!(broker.ask(&Request::Release { invocation: id }, &[]).0, Reply::Done, "ending is idempotent");
+    assert_eq!(broker.refusal(&id.prepare(plan(&["/bin/true"])), &[]), Refusal::Phase);
+    assert_eq!(broker.refusal(&id.signal(Signal::Kill), &[]), Refusal::Phase);
+    assert_eq!(broker.ask(&id.release(), &[]).0, Reply::Done, "ending is idempotent");
     let running = broker.start(plan(&["/bin/sleep", "1000"]), &[]);
     let invocation = running.invocation;
-    assert_eq!(broker.refusal(&spawn(invocation, plan(&["/bin/true"])), &[]), Refusal::Phase);
-    assert_eq!(broker.refusal(&Request::CreateSocket { invocation }, &[]), Refusal::Phase);
+    assert_eq!(broker.refusal(&invocation.prepare(plan(&["/bin/true"])), &[]), Refusal::Phase);
+    assert_eq!(broker.refusal(&invocation.create(), &[]), Refusal::Phase);
     let (second, ..) = broker.invocation();
-    let refusal = broker.refusal(&Request::CreateSocket { invocation: new_id() }, &[]);
+    let refusal = broker.refusal(&new_id().create(), &[]);
     assert_eq!(refusal, Refusal::Ceiling("max_sandboxes is 2".into()));
-    assert_eq!(broker.ask(&Request::Release { invocation: second }, &[]).0, Reply::Done);
-    assert_eq!(broker.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
-    assert_eq!(broker.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
+    assert_eq!(broker.ask(&second.release(), &[]).0, Reply::Done);
+    assert_eq!(broker.ask(&invocation.release(), &[]).0, Reply::Done);
+    assert_eq!(broker.ask(&invocation.release(), &[]).0, Reply::Done);
     assert!(matches!(broker.exit(invocation), cyberos_proto::message::Exit::Signal(9)));
     helper.leaves_nothing();
 }
@@ -106,7 +99,7 @@ fn a_path_that_exists_is_left_alone() {
             "link" => symlink("/etc/hostname", &path).unwrap(),
             _ => symlink("/nowhere", &path).unwrap(),
         }
-        assert_eq!(broker.refusal(&Request::CreateSocket { invocation }, &[]), Refusal::Exists, "{kind}");
+        assert_eq!(broker.refusal(&invocation.create(), &[]), Refusal::Exists, "{kind}");
         assert!(fs::symlink_metadata(&path).is_ok(), "{kind} is still there");
         fs::remove_file(&path).unwrap();
     }
@@ -134,7 +127,7 @@ fn a_second_link_of_a_role_is_turned_away_and_a_dead_one_blocks_nobody() {
 #[test]
 fn bytes_that_are_no_request_end_the_link_and_nothing_else() {
     let helper = Helper::start("");
-    let good = link::encode(&Request::Release { invocation: new_id() }).unwrap();
+    let good = link::encode(&new_id().release()).unwrap();
     let mut leftover = good.clone();
     leftover.push(0);
     let mut version = good.clone();
@@ -163,7 +156,7 @@ fn case_149_descriptors_that_nobody_asked_for_are_closed() {
     until("it is at rest", || helper.children().is_empty());
     let before = fds();
     let null = File::open("/dev/null").unwrap();
-    let good = link::encode(&Request::Release { invocation: new_id() }).unwrap();
+    let good = link::encode(&new_id().release()).unwrap();
     for count in [1, 64, 200, 253] {
         let peer = helper.broker();
         raw(&peer, &good, &vec![null.as_raw_fd(); count]);
@@ -195,23 +188,23 @@ fn plans_above_the_ceiling_or_out_of_shape_are_refused_with_the_key() {
     for (key, raise) in cases {
         let mut p = plan(&["/bin/true"]);
         raise(&mut p);
-        match broker.refusal(&spawn(invocation, p), &[]) {
+        match broker.refusal(&invocation.prepare(p), &[]) {
             Refusal::Ceiling(text) => assert!(text.starts_with(key), "{text}"),
             other => panic!("{key}: {other:?}"),
         }
     }
     let mut zero = plan(&["/bin/true"]);
     zero.limits.cpu_s = 0;
-    assert_eq!(broker.refusal(&spawn(invocation, zero), &[]), Refusal::Plan(PlanFault::Limits));
+    assert_eq!(broker.refusal(&invocation.prepare(zero), &[]), Refusal::Plan(PlanFault::Limits));
     let sealed = helper.sealed("x", "");
     let mut nested = skill("x");
     let below = SandboxPath::new("/opt/cyberos/skills/x/y").unwrap();
     nested.binds.push(Bind { target: below, kind: BindKind::Sealed });
     let two = [sealed.as_fd(), sealed.as_fd()];
-    assert_eq!(broker.refusal(&spawn(invocation, nested), &two), Refusal::Plan(PlanFault::Binds));
+    assert_eq!(broker.refusal(&invocation.prepare(nested), &two), Refusal::Plan(PlanFault::Binds));
     let mut grant = skill("x");
     grant.binds[0].kind = BindKind::Grant { writable: true };
-    let refusal = broker.refusal(&spawn(invocation, grant), &[sealed.as_fd()]);
+    let refusal = broker.refusal(&invocation.prepare(grant), &[sealed.as_fd()]);
     assert_eq!(refusal, Refusal::Plan(PlanFault::Binds), "a grant for a skill");
     assert_eq!(broker.start(plan(&["/bin/true"]), &[]).output().exit, cyberos_proto::message::Exit::Code(0));
 }
@@ -299,10 +292,10 @@ fn attacks_a6_a7_only_directories_inside_a_sealed_root_are_bound() {
     };
     let (invocation, uid, listener) = broker.invocation();
     // By the second answer, what the first one carried has been closed.
-    broker.refusal(&spawn(invocation, skill("x")), &[forged[0].1.as_fd()]);
+    broker.refusal(&invocation.prepare(skill("x")), &[forged[0].1.as_fd()]);
     let before = fds();
     for (what, fd) in &forged {
-        let refusal = broker.refusal(&spawn(invocation, skill("x")), &[fd.as_fd()]);
+        let refusal = broker.refusal(&invocation.prepare(skill("x")), &[fd.as_fd()]);
         assert!(matches!(refusal, Refusal::Descriptor(_)), "{what}: {refusal:?}");
     }
     until("descriptors are as before", || fds() == before);
@@ -322,7 +315,7 @@ fn a_wrong_number_of_descriptors_is_refused() {
     for count in [0usize, 2] {
         let broker = helper.broker();
         let (invocation, ..) = broker.invocation();
-        let request = spawn(invocation, skill("x"));
+        let request = invocation.prepare(skill("x"));
         assert_eq!(request.descriptors(), 1);
         raw(&broker, &link::encode(&request).unwrap(), &vec![sealed.as_raw_fd(); count]);
         assert_eq!(broker.reply().0, Reply::Refused(Refusal::Malformed));
@@ -338,7 +331,7 @@ fn a_peer_that_does_not_read_is_ended_and_hurts_nobody() {
     let skillfs = helper.peer(SKILLFS);
     let broker = helper.broker();
     let running = broker.start(plan(&["/bin/sleep", "1000"]), &[]);
-    let request = link::encode(&Request::Release { invocation: new_id() }).unwrap();
+    let request = link::encode(&new_id().release()).unwrap();
     let fd = broker.link.as_fd().as_raw_fd();
     let ended = loop {
         match nix::sys::socket::send(fd, &request, MsgFlags::MSG_NOSIGNAL) {

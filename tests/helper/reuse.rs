@@ -1,8 +1,8 @@
 //! threats.md A25: what is used again is proven empty first, by looking: network namespaces, uids, blocks of them.
 
-use crate::requests::{new_id, spawn};
+use crate::requests::new_id;
 use crate::support::helper::*;
-use cyberos_proto::message::{Reply, Request};
+use cyberos_proto::message::Reply;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -85,7 +85,7 @@ fn threat_a25_a_uid_that_a_process_has_is_leased_to_nobody_again() {
     let broker = helper.broker();
     let lease = || {
         let (invocation, uid, _listener) = broker.invocation();
-        assert_eq!(broker.ask(&Request::Release { invocation }, &[]).0, Reply::Done);
+        assert_eq!(broker.ask(&invocation.release(), &[]).0, Reply::Done);
         uid
     };
     let all: Vec<u32> = (0..255).map(|_| lease()).collect();
@@ -124,10 +124,8 @@ fn threat_a21_blocks_with_processes_that_do_not_end_are_named_once_and_hold_no_s
         let mut bare = plan(&["/bin/true"]);
         bare.socket = false;
         let broker = next.broker();
-        match broker.ask(&spawn(new_id(), bare), &[]).0 {
-            Reply::Spawned { report } => assert!(report.uid > helper.uids.0 + 768, "{report:?}"),
-            other => panic!("{other:?}"),
-        }
+        let report = broker.spawn(&new_id().prepare(bare), &[]).unwrap().report;
+        assert!(report.uid > helper.uids.0 + 768, "{report:?}");
         assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
     }
     drop(stuck);

@@ -1,7 +1,7 @@
 //! What a program finds in its sandbox, asked from inside and checked from outside.
 
 use crate::support::helper::*;
-use cyberos_proto::message::{Exit, Refusal, Request};
+use cyberos_proto::message::{Exit, Refusal};
 use cyberos_proto::plan::{Feature, Profile, SandboxPath};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs::{self, File};
@@ -42,7 +42,7 @@ print(os.getcwd(), os.getsid(0)==os.getpid(), os.path.exists('../../../../etc/sh
         let mut strange = plan(&["/bin/true"]);
         strange.cwd = SandboxPath::new(cwd).unwrap();
         let (invocation, ..) = broker.invocation();
-        let refusal = broker.refusal(&Request::Spawn { invocation, plan: Box::new(strange) }, &[]);
+        let refusal = broker.refusal(&invocation.prepare(strange), &[]);
         assert!(
             matches!(refusal, Refusal::System { ref step, .. } if step == "working directory"),
             "{refusal:?}"
@@ -121,7 +121,7 @@ fn case_063_only_its_own_processes_exist() {
     assert_eq!(out.stderr.matches("No such file").count(), 4, "{out:?}");
     // What is sent to all spares the sender, and there is nobody else.
     assert_eq!(out.exit, Exit::Code(0), "{out:?}");
-    broker.ask(&Request::Release { invocation: other.invocation }, &[]);
+    broker.ask(&other.invocation.release(), &[]);
 }
 
 #[test]
@@ -168,9 +168,7 @@ fn a_report_says_what_is_enforced_and_what_is_not() {
     let helper = Helper::start("");
     let broker = helper.broker();
     let (invocation, uid, _listener) = broker.invocation();
-    let (reply, _pipes) =
-        broker.ask(&Request::Spawn { invocation, plan: Box::new(plan(&["/bin/true"])) }, &[]);
-    let cyberos_proto::message::Reply::Spawned { report } = reply else { panic!("{reply:?}") };
+    let report = broker.spawn(&invocation.prepare(plan(&["/bin/true"])), &[]).unwrap().report;
     assert_eq!(report.uid, uid);
     use Feature::*;
     let all = [Namespaces, OwnUid, NoNewPrivs, NoCapabilities, Seccomp, Rlimits, Cgroup, Landlock];
@@ -200,12 +198,12 @@ fn how_a_program_ends_is_told_and_why_it_cannot_begin() {
     ];
     for (name, fd, errno) in cases {
         let (invocation, ..) = broker.invocation();
-        let request = Request::Spawn { invocation, plan: Box::new(skill(name)) };
+        let request = invocation.prepare(skill(name));
         assert_eq!(broker.refusal(&request, &[fd]), Refusal::Exec { errno }, "{name}");
         // The invocation still stands: a spawn that failed left nothing.
-        let again = Request::Spawn { invocation, plan: Box::new(plan(&["/no/program"])) };
+        let again = invocation.prepare(plan(&["/no/program"]));
         assert_eq!(broker.refusal(&again, &[]), Refusal::Exec { errno: nix::libc::ENOENT });
-        broker.ask(&Request::Release { invocation }, &[]);
+        broker.ask(&invocation.release(), &[]);
     }
     drop(broker);
     helper.leaves_nothing();

@@ -197,7 +197,7 @@ fn attack_a5_a_descriptor_of_a_hanging_server_hangs_nobody_else() {
     server.swallow();
     let broker = helper.broker();
     let (invocation, ..) = broker.invocation();
-    let request = Request::Spawn { invocation, plan: Box::new(skill("x")) };
+    let request = invocation.prepare(skill("x"));
     let asked = Instant::now();
     let refusal = broker.refusal(&request, &[std::os::fd::AsFd::as_fd(&view_dir)]);
     assert!(matches!(refusal, Refusal::Descriptor(_)), "{refusal:?}");

@@ -2,8 +2,9 @@
 //! what a test of it imports: peers and plans come along.
 
 pub(crate) use super::activation::{BECOME, HAND_OVER, activated, binary, ended, listen};
+pub(crate) use super::asks::Asks;
 pub(crate) use super::machine::{children, descriptors};
-pub(crate) use super::peer::{Output, Peer, Running};
+pub(crate) use super::peer::{Output, Peer, Pipes, Running};
 pub(crate) use super::plans::{bash, bind, plan, python, skill};
 pub(crate) use super::waiting::until;
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::expect_used)]
 
 pub mod activation;
+pub mod asks;
 pub mod binaries;
 pub mod disk;
 pub mod folders;

@@ -1,10 +1,11 @@
 //! Peers of a helper that have the broker's, SkillFS's or a stranger's uid, and the sandboxes that they start.
 
+use super::asks::Asks;
 use super::plans::plan;
-use cyberos_proto::ids::InvocationId;
+use cyberos_proto::ids::{InvocationId, SandboxId};
 use cyberos_proto::link::{self, Link, LinkError, Wait};
 use cyberos_proto::message::{Event, Exit, FromHelper, Message, Refusal, Reply, Request};
-use cyberos_proto::plan::SpawnPlan;
+use cyberos_proto::plan::{SandboxReport, SpawnPlan};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::fs::File;
@@ -22,7 +23,7 @@ pub(crate) struct Peer {
     process: Child,
     /// While this is open, the process lives.
     _given: Link<Given, Given>,
-    events: RefCell<Vec<Event>>,
+    events: RefCell<Vec<(Event, Vec<OwnedFd>)>>,
 }
 
 const CONNECT: &str = "import socket,sys
@@ -63,31 +64,89 @@ impl Peer {
         loop {
             match self.link.receive(Wait::Block).unwrap() {
                 (FromHelper::Reply(reply), fds) => return (reply, fds),
-                (FromHelper::Event(event), _) => self.events.borrow_mut().push(event),
+                (FromHelper::Event(event), fds) => self.events.borrow_mut().push((event, fds)),
             }
         }
     }
 
+    /// Why `request` is refused; of a sandbox, also why it is not built or not started.
     pub(crate) fn refusal(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Refusal {
+        if matches!(request, Request::Prepare { .. }) {
+            return self.spawn(request, fds).expect_err("a sandbox that was to be refused runs");
+        }
         match self.ask(request, fds) {
             (Reply::Refused(refusal), _) => refusal,
             (other, _) => panic!("expected a refusal, got {other:?}"),
         }
     }
 
-    /// How the program of `invocation` ended.
-    pub(crate) fn exit(&self, invocation: InvocationId) -> Exit {
+    /// The next event of a sandbox that `is` what is waited for, with its descriptors.
+    pub(crate) fn event(&self, is: impl Fn(&Event) -> bool) -> (Event, Vec<OwnedFd>) {
         loop {
             let mut events = self.events.borrow_mut();
-            if let Some(i) = events.iter().position(|Event::Exited { invocation: id, .. }| *id == invocation)
-            {
-                let Event::Exited { exit, .. } = events.swap_remove(i);
-                return exit;
+            if let Some(at) = events.iter().position(|(event, _)| is(event)) {
+                return events.remove(at);
             }
             match self.link.receive(Wait::Block).unwrap() {
-                (FromHelper::Event(event), _) => events.push(event),
+                (FromHelper::Event(event), fds) => events.push((event, fds)),
                 (FromHelper::Reply(reply), _) => panic!("unexpected reply {reply:?}"),
             }
+        }
+    }
+
+    /// Has a sandbox built by a [`Request::Prepare`], up to the moment before its program is executed.
+    pub(crate) fn prepare(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Pipes, Refusal> {
+        let Request::Prepare { sandbox: of, .. } = request else { panic!("{request:?} prepares nothing") };
+        match self.ask(request, fds).0 {
+            Reply::Done => {}
+            Reply::Refused(refusal) => return Err(refusal),
+            other => panic!("{other:?}"),
+        }
+        let about = |event: &Event| match event {
+            Event::Prepared { sandbox, .. } | Event::Failed { sandbox, .. } => sandbox == of,
+            _ => false,
+        };
+        match self.event(about) {
+            (Event::Prepared { report, .. }, fds) => {
+                let [stdin, stdout, stderr] = fds.try_into().unwrap();
+                Ok(Pipes { report, stdin, stdout, stderr })
+            }
+            (Event::Failed { refusal, .. }, _) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Starts the program of a sandbox that was prepared.
+    pub(crate) fn go(&self, of: SandboxId) -> Result<(), Refusal> {
+        match self.ask(&Request::Go { sandbox: of }, &[]).0 {
+            Reply::Done => {}
+            Reply::Refused(refusal) => return Err(refusal),
+            other => panic!("{other:?}"),
+        }
+        let about = |event: &Event| match event {
+            Event::Started { sandbox } | Event::Failed { sandbox, .. } => *sandbox == of,
+            _ => false,
+        };
+        match self.event(about).0 {
+            Event::Failed { refusal, .. } => Err(refusal),
+            _ => Ok(()),
+        }
+    }
+
+    /// Both, one after the other.
+    pub(crate) fn spawn(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Pipes, Refusal> {
+        let Request::Prepare { sandbox, .. } = request else { panic!("{request:?} prepares nothing") };
+        let pipes = self.prepare(request, fds)?;
+        self.go(*sandbox).map(|()| pipes)
+    }
+
+    /// How the program of `invocation` ended.
+    pub(crate) fn exit(&self, invocation: InvocationId) -> Exit {
+        let ended =
+            |e: &Event| matches!(e, Event::Exited { sandbox, .. } if *sandbox == invocation.sandbox());
+        match self.event(ended).0 {
+            Event::Exited { exit, .. } => exit,
+            other => panic!("{other:?}"),
         }
     }
 
@@ -105,7 +164,7 @@ impl Peer {
     /// A new invocation: its id, its uid, its listening socket.
     pub(crate) fn invocation(&self) -> (InvocationId, u32, OwnedFd) {
         let invocation = InvocationId::from_random(*uuid::Uuid::new_v4().as_bytes());
-        match self.ask(&Request::CreateSocket { invocation }, &[]) {
+        match self.ask(&invocation.create(), &[]) {
             (Reply::SocketCreated { uid }, mut fds) => (invocation, uid, fds.pop().unwrap()),
             (other, _) => panic!("expected a socket, got {other:?}"),
         }
@@ -125,14 +184,10 @@ impl Peer {
         plan: SpawnPlan,
         sealed: &[BorrowedFd<'_>],
     ) -> Running<'_> {
-        match self.ask(&Request::Spawn { invocation, plan: Box::new(plan) }, sealed) {
-            (Reply::Spawned { report }, fds) => {
-                assert_eq!(report.uid, uid);
-                let [stdin, stdout, stderr] = fds.try_into().unwrap();
-                Running { peer: self, invocation, uid, listener, stdin: Some(stdin), stdout, stderr }
-            }
-            (other, _) => panic!("expected a sandbox, got {other:?}"),
-        }
+        let pipes = self.spawn(&invocation.prepare(plan), sealed).expect("a sandbox");
+        assert_eq!(pipes.report.uid, uid);
+        let Pipes { stdin, stdout, stderr, .. } = pipes;
+        Running { peer: self, invocation, uid, listener, stdin: Some(stdin), stdout, stderr }
     }
 
     /// Runs `sh -c script` to its end.
@@ -152,6 +207,15 @@ impl Drop for Peer {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// What comes with a sandbox that was prepared.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    pub(crate) report: SandboxReport,
+    pub(crate) stdin: OwnedFd,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
 }
 
 /// A running sandbox.
@@ -187,7 +251,7 @@ impl Running<'_> {
         let mut text = Vec::new();
         out.read_to_end(&mut text).unwrap();
         let exit = self.peer.exit(self.invocation);
-        assert_eq!(self.peer.ask(&Request::Release { invocation: self.invocation }, &[]).0, Reply::Done);
+        assert_eq!(self.peer.ask(&self.invocation.release(), &[]).0, Reply::Done);
         let stdout = String::from_utf8_lossy(&text).into_owned();
         Output { stdout, stderr: errors.join().unwrap(), exit, uid: self.uid }
     }

@@ -7,7 +7,8 @@ use crate::call::{Call, Denial, DenialClass, Refusal, TIMED_OUT, ToolError, Tool
 use crate::grants::{self, Phase, Refused, admit};
 use crate::memory_budget::Held;
 use crate::rpc::{self, Reply, RpcError};
-use crate::tools::{CallResources, Ending, InFlight, Work};
+use crate::sandbox::Ending;
+use crate::tools::{CallResources, InFlight, Work};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

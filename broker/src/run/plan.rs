@@ -53,19 +53,3 @@ pub(super) fn plan(
     plan.check().map_err(|fault| NotRun::new(2, format!("{}: {fault}", skill.id)))?;
     Ok(plan)
 }
-
-/// The same sandbox with nothing of the skill's in it: /bin/true, to see what such a sandbox has before the skill is in
-/// one.
-pub(super) fn trial(plan: &SpawnPlan) -> Result<SpawnPlan, NotRun> {
-    let path =
-        |text: &str| SandboxPath::new(text).map_err(|fault| NotRun::new(1, format!("{text}: {fault}")));
-    Ok(SpawnPlan {
-        program: path("/bin/true")?,
-        args: vec![b"true".to_vec()],
-        env: Vec::new(),
-        cwd: path("/tmp")?,
-        binds: Vec::new(),
-        socket: false,
-        ..plan.clone()
-    })
-}

@@ -1,12 +1,52 @@
-//! What a refusal of the helper means to whoever wanted the run: the cause in words, and the exit status of `[2.1]`.
+//! Why an entry point cannot be executed, and what a refusal of the helper means to whoever wanted the run: the cause in
+//! words, and the exit status of `[2.1]`.
 
 use super::NotRun;
 use crate::helper::HelperError;
+use crate::sandbox::SandboxError;
 use crate::seal::Sealed;
 use crate::skill::Skill;
 use cyberos_proto::message::Refusal;
 use nix::errno::Errno;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+
+/// Looks at the entry point, for what can be told before anything is made.
+pub(super) fn entry_point(skill: &Skill, sealed: &Sealed) -> Result<(), NotRun> {
+    let path = &skill.extensions.entrypoint;
+    let Some(file) = sealed.open(path) else {
+        return Err(NotRun::new(
+            127,
+            format!(
+                "{}/{path}: there is no such regular file in the skill (x-entrypoint, default main)",
+                skill.id
+            ),
+        ));
+    };
+    let mode = file.metadata().map(|m| m.permissions().mode()).unwrap_or(0);
+    if mode & 0o111 == 0 {
+        return Err(NotRun::new(
+            126,
+            format!("{}/{path} is not executable: chmod +x it and certify again", skill.id),
+        ));
+    }
+    Ok(())
+}
+
+/// What it means to whoever wanted the run that its sandbox was not prepared.
+pub(super) fn not_prepared(error: &SandboxError, skill: &Skill, sealed: &Sealed) -> NotRun {
+    match error {
+        SandboxError::Helper(error) => refused(error, skill, sealed),
+        SandboxError::Lacks(_) => NotRun::new(
+            125,
+            format!(
+                "{}: its sandbox is not as the configuration requires (sandbox.require): {error}; `cyberos doctor` says \
+                 why this machine does not give it",
+                skill.id
+            ),
+        ),
+    }
+}
 
 /// What a refusal of the helper means to whoever wanted the run.
 pub(super) fn refused(error: &HelperError, skill: &Skill, sealed: &Sealed) -> NotRun {

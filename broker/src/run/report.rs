@@ -1,7 +1,5 @@
-//! What a sandbox is really made of, as the helper says (`[10.6]`): in words, and against what the operator requires.
+//! What a sandbox is really made of, as the helper says (`[10.6]`): in words.
 
-use super::NotRun;
-use crate::service::Broker;
 use cyberos_proto::ids::InvocationId;
 use cyberos_proto::plan::{Cgroup, Feature, Network, SandboxReport};
 use serde_json::{Value, json};
@@ -15,7 +13,6 @@ pub fn report_json(report: &SandboxReport) -> Value {
     };
     let network = match report.network {
         Network::Own => "own",
-        Network::Shared => "shared",
     };
     json!({
         "enforced": words(&report.enforced),
@@ -28,23 +25,6 @@ pub fn report_json(report: &SandboxReport) -> Value {
 
 fn words(features: &[Feature]) -> Vec<&'static str> {
     features.iter().map(|f| f.as_str()).collect()
-}
-
-/// Refuses a sandbox that lacks what the configuration requires.
-pub(super) fn required(broker: &Broker, report: &SandboxReport) -> Result<(), NotRun> {
-    let missing: Vec<Feature> =
-        report.skipped.iter().copied().filter(|f| broker.config.require.contains(f)).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let missing = words(&missing).join(", ");
-    Err(NotRun::new(
-        125,
-        format!(
-            "this sandbox would lack {missing}, which the configuration requires (sandbox.require); \
-             `cyberos doctor` says why this machine does not give it"
-        ),
-    ))
 }
 
 /// Says in the log what a sandbox runs without.

@@ -4,16 +4,16 @@
 mod output;
 
 use self::output::{MAX_OUTPUT, Output};
-use super::{CallResources, Deps, Ending, InFlight, Work, args};
+use super::{CallResources, Deps, InFlight, Work, args};
 use crate::audit::Started;
 use crate::call::{Access, DISK_LOW, Invocation, Plan, TIMED_OUT, ToolError, ToolResult, millis};
 use crate::catalogue::{Asking, Tool};
 use crate::diagnosis::{self, Bounds};
 use crate::grants::{Directory, Limits, SandboxGrant};
-use crate::helper::{Helper, HelperError, Spawned};
+use crate::helper::{Helper, HelperError};
 use crate::locks;
+use crate::sandbox::{Sandbox, SandboxError, Started as Program};
 use crate::space::Space;
-use cyberos_proto::ids::InvocationId;
 use cyberos_proto::message::{Exit, Refusal};
 use cyberos_proto::plan::{Bind, BindKind, Feature, MAX_WORD_BYTES, Profile, SandboxPath, SpawnPlan};
 use schemars::JsonSchema;
@@ -23,7 +23,6 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uuid::Uuid;
 
 /// Longest command line, in bytes: what a plan holds, less room for the other words.
 const MAX_CMD: usize = MAX_WORD_BYTES - 1024;
@@ -128,16 +127,16 @@ impl Bash {
         let (plan, descriptors) = plan(resources, grant.limits(), &args.cmd, (directories, writable))?;
         let bounds = Bounds::from(&plan.limits);
         let targets: Vec<SandboxPath> = plan.binds.iter().map(|bind| bind.target.clone()).collect();
-        let id = InvocationId::from_random(*Uuid::new_v4().as_bytes());
         // From here on dropped with the call.
-        let _sandbox = Sandbox { id, helper: self.helper.clone(), ending: resources.ending() };
+        let sandbox = Sandbox::new(&self.helper, resources.ending());
         let work = async {
-            let spawned = self.helper.spawn(id, plan, descriptors).await;
-            let spawned = spawned.map_err(|e| refused(&e, resources.invocation(), &targets))?;
-            self.lacks_nothing(&spawned)?;
-            let uid = spawned.report.uid;
+            let prepared = sandbox.prepare(plan, descriptors, &self.require).await;
+            let prepared = prepared.map_err(|e| not_prepared(&e, resources.invocation(), &targets))?;
+            let uid = prepared.report.uid;
+            let program = prepared.go().await;
+            let program = program.map_err(|e| refused(&e, resources.invocation(), &targets))?;
             tokio::select! {
-                result = finish(spawned, &bounds) => result,
+                result = finish(program, &bounds) => result,
                 locks = locks::too_many(uid) => Err(ToolError {
                     reason: "too_many_locks",
                     message: format!("Bash is ended: {}", locks::told(locks)),
@@ -181,41 +180,6 @@ impl Bash {
             }
         }
     }
-
-    /// `sandbox.require` holds for every sandbox.
-    fn lacks_nothing(&self, spawned: &Spawned) -> Result<(), ToolError> {
-        match spawned.report.skipped.iter().find(|feature| self.require.contains(feature)) {
-            None => Ok(()),
-            Some(feature) => Err(ToolError {
-                reason: "sandbox_refused",
-                message: format!(
-                    "its sandbox would lack {}, which the operator requires (sandbox.require)",
-                    feature.as_str()
-                ),
-            }),
-        }
-    }
-}
-
-/// One sandbox of a call, ended and given back when this is dropped, also while it is being made: the helper takes
-/// requests in order.
-struct Sandbox {
-    id: InvocationId,
-    helper: Helper,
-    ending: Ending,
-}
-
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        let (id, helper) = (self.id, self.helper.clone());
-        self.ending.leave(async move {
-            match helper.release(id).await {
-                // Refused: it was never asked for.
-                Ok(()) | Err(HelperError::Refused(_)) => {}
-                Err(e) => tracing::warn!(sandbox = %id, error = %e, "the helper did not end a sandbox; its own clean-up will"),
-            }
-        });
-    }
 }
 
 fn plan(
@@ -246,6 +210,17 @@ fn plan(
     })?;
     let descriptors = held.into_iter().map(|fd| fd.try_clone()).collect::<Result<_, _>>();
     Ok((plan, descriptors.map_err(|_| ToolError::internal())?))
+}
+
+/// What the skill is told of a sandbox that is not there. `sandbox.require` holds for every sandbox.
+fn not_prepared(error: &SandboxError, invocation: &Invocation, targets: &[SandboxPath]) -> ToolError {
+    match error {
+        SandboxError::Helper(error) => refused(error, invocation, targets),
+        SandboxError::Lacks(_) => ToolError {
+            reason: "sandbox_refused",
+            message: format!("its sandbox is not as the operator requires (sandbox.require): {error}"),
+        },
+    }
 }
 
 /// What the skill is told of a refusal. The operator's log has all of it.
@@ -282,12 +257,12 @@ fn refused(error: &HelperError, invocation: &Invocation, targets: &[SandboxPath]
 }
 
 /// Reads what it prints until nothing of it is left.
-async fn finish(spawned: Spawned, bounds: &Bounds) -> ToolResult {
-    let Spawned { stdin, stdout, stderr, exit, .. } = spawned;
+async fn finish(program: Program, bounds: &Bounds) -> ToolResult {
+    let Program { stdin, stdout, stderr, mut end } = program;
     // At its end from the start.
     drop(stdin);
-    let (stdout, stderr, exit) = tokio::join!(Output::read(stdout), Output::read(stderr), exit);
-    let end = exit.map_err(|_| ToolError {
+    let (stdout, stderr, end) = tokio::join!(Output::read(stdout), Output::read(stderr), end.wait());
+    let end = end.ok_or_else(|| ToolError {
         reason: "sandbox_lost",
         message: "the helper went away, and the sandbox with it".to_owned(),
     })?;

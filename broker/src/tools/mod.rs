@@ -11,7 +11,6 @@ pub use bash::Bash;
 pub use memory::{MemoryEmit, MemoryRead};
 pub use read::Read;
 pub use resources::CallResources;
-pub(crate) use resources::Ending;
 
 use crate::audit::{Audit, Started};
 use crate::call::ToolResult;

@@ -4,11 +4,11 @@
 use crate::blocking_pool::{BlockingPool, Stop};
 use crate::call::{Invocation, ToolError};
 use crate::memory_budget::{Held, Room};
+use crate::sandbox::Ending;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
 
 /// What one call works with.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl CallResources {
     }
 
     /// Where the call leaves what must be over before it counts as completed, however it is cut.
-    pub(super) fn ending(&self) -> Ending {
-        self.ending.clone()
+    pub(super) fn ending(&self) -> &Ending {
+        &self.ending
     }
 
     /// Waits until the invocation may hold `bytes` more for this call's result. A tool asks once, before it makes
@@ -69,54 +69,5 @@ impl CallResources {
         work: impl FnOnce(&Stop) -> Result<T, ToolError> + Send + 'static,
     ) -> Result<T, ToolError> {
         self.pool.run(work).await.unwrap_or_else(|_| Err(ToolError::internal()))
-    }
-}
-
-/// What a tool was still ending when it was dropped. Without it, a call could be completed in the ledger while
-/// something of it lives on.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Ending(Arc<Mutex<Vec<JoinHandle<()>>>>);
-
-impl Ending {
-    /// Has `work` done, whether or not anybody comes back for it.
-    pub(super) fn leave(&self, work: impl Future<Output = ()> + Send + 'static) {
-        // Outside a runtime nothing is left that could do it: the broker is going, and the helper ends what it made.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(runtime.spawn(work));
-        }
-    }
-
-    /// Waits until all of it is over.
-    pub(crate) async fn over(&self) {
-        let left = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for task in left {
-            if let Err(e) = task.await {
-                tracing::error!(error = %e, "ending a call ended in a panic");
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn what_a_dropped_tool_was_ending_is_waited_for() {
-        let ending = Ending::default();
-        let (finish, finishes) = tokio::sync::oneshot::channel::<()>();
-        let of_tool = ending.clone();
-        of_tool.leave(async move { drop(finishes.await) });
-        drop(of_tool);
-        let over = ending.over();
-        tokio::pin!(over);
-        assert!(is_pending(over.as_mut()).await);
-        finish.send(()).unwrap();
-        over.await;
-        ending.over().await;
-    }
-
-    async fn is_pending(mut future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
-        std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending())).await
     }
 }

@@ -9,15 +9,19 @@ use cyberos_proto::message::{Refusal, Request};
 pub(crate) enum Phase {
     /// Nobody has asked for it, or it has been released; or it is about nothing that could stand anywhere.
     Unknown,
-    /// An invocation with a lease, and no sandbox: not yet, or no more.
+    /// A sandbox with a lease, and without processes: not yet, or no more.
     Leased,
-    /// An invocation whose sandbox has processes.
+    /// A sandbox that is being built, or being started, or being ended.
+    Busy,
+    /// A sandbox that is built, and waits to be started.
+    Prepared,
+    /// A sandbox whose program runs.
     Running,
     /// A mount point with our view.
     Mounted,
 }
 
-use Phase::{Leased, Mounted, Running, Unknown};
+use Phase::{Busy, Leased, Mounted, Prepared, Running, Unknown};
 use Role::{Broker, SkillFs};
 
 /// Takes a request or says why not. [`Refusal::Role`] ends the link. Making something leads out of the phase in which it
@@ -27,10 +31,11 @@ pub(crate) fn admit(role: Role, request: &Request, phase: Phase) -> Result<(), R
     let phases: &[Phase] = match (role, request) {
         (Broker,  Request::Describe)                             => &[Unknown],
         (Broker,  Request::CreateSocket { .. })                  => &[Unknown],
-        (Broker,  Request::Spawn { plan, .. }) if plan.socket    => &[Leased],
-        (Broker,  Request::Spawn { .. })                         => &[Unknown, Leased],
-        (Broker,  Request::Signal { .. })                        => &[Leased, Running],
-        (Broker,  Request::Release { .. })                       => &[Unknown, Leased, Running],
+        (Broker,  Request::Prepare { plan, .. }) if plan.socket  => &[Leased],
+        (Broker,  Request::Prepare { .. })                       => &[Unknown, Leased],
+        (Broker,  Request::Go { .. })                            => &[Prepared],
+        (Broker,  Request::Signal { .. })                        => &[Leased, Busy, Prepared, Running],
+        (Broker,  Request::Release { .. })                       => &[Unknown, Leased, Busy, Prepared, Running],
         (SkillFs, Request::Mount { .. })                         => &[Unknown],
         (SkillFs, Request::Unmount { .. })                       => &[Mounted],
         (SkillFs, Request::RegisterBacking { .. })               => &[Mounted],
@@ -43,11 +48,11 @@ pub(crate) fn admit(role: Role, request: &Request, phase: Phase) -> Result<(), R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cyberos_proto::ids::{InvocationId, MountId};
+    use cyberos_proto::ids::{InvocationId, MountId, SandboxId};
     use cyberos_proto::message::Signal;
     use cyberos_proto::plan::{Limits, MemoryLimit, Profile, SandboxPath, SpawnPlan};
 
-    fn spawn(socket: bool) -> Request {
+    fn prepare(socket: bool) -> Request {
         let limits = Limits {
             memory_mb: 1,
             memory_kind: MemoryLimit::AddressSpace,
@@ -67,26 +72,28 @@ mod tests {
             limits,
             profile: Profile::Skill,
         };
-        Request::Spawn { invocation: InvocationId::from_random([1; 16]), plan: Box::new(plan) }
+        Request::Prepare { sandbox: SandboxId::from_random([1; 16]), plan: Box::new(plan) }
     }
 
     #[test]
     fn each_request_is_taken_from_one_role_in_its_phases_alone() {
-        let (invocation, mount) = (InvocationId::from_random([1; 16]), MountId::new(1).unwrap());
+        let (sandbox, mount) = (SandboxId::from_random([1; 16]), MountId::new(1).unwrap());
+        let invocation = InvocationId::from_random([2; 16]);
         for (request, of, phases) in [
             (Request::Describe, Broker, &[Unknown][..]),
-            (Request::CreateSocket { invocation }, Broker, &[Unknown]),
-            (spawn(true), Broker, &[Leased]),
-            (spawn(false), Broker, &[Unknown, Leased]),
-            (Request::Signal { invocation, signal: Signal::Kill }, Broker, &[Leased, Running]),
-            (Request::Release { invocation }, Broker, &[Unknown, Leased, Running]),
+            (Request::CreateSocket { sandbox, invocation }, Broker, &[Unknown]),
+            (prepare(true), Broker, &[Leased]),
+            (prepare(false), Broker, &[Unknown, Leased]),
+            (Request::Go { sandbox }, Broker, &[Prepared]),
+            (Request::Signal { sandbox, signal: Signal::Kill }, Broker, &[Leased, Busy, Prepared, Running]),
+            (Request::Release { sandbox }, Broker, &[Unknown, Leased, Busy, Prepared, Running]),
             (Request::Mount { mount }, SkillFs, &[Unknown]),
             (Request::Unmount { mount }, SkillFs, &[Mounted]),
             (Request::RegisterBacking { mount }, SkillFs, &[Mounted]),
             (Request::CloseBacking { mount, id: 1 }, SkillFs, &[Mounted]),
         ] {
             for role in [Broker, SkillFs] {
-                for phase in [Unknown, Leased, Running, Mounted] {
+                for phase in [Unknown, Leased, Busy, Prepared, Running, Mounted] {
                     let expected = match (role == of, phases.contains(&phase)) {
                         (false, _) => Err(Refusal::Role),
                         (true, false) => Err(Refusal::Phase),

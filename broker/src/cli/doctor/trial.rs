@@ -6,17 +6,18 @@ use super::super::up::place::{Ids, Users};
 use super::super::up::{helper_program, supervise};
 use super::{Finding, Subject};
 use crate::config::DEFAULT_PATH;
-use anyhow::{Context, Result, bail};
-use cyberos_proto::ids::InvocationId;
-use cyberos_proto::link::{Link, Wait};
-use cyberos_proto::message::{Event, FromHelper, Refusal, Reply, Request};
+use crate::helper::{Helper, HelperError};
+use crate::sandbox::{Ending, Sandbox, SandboxError};
+use anyhow::{Context, Result};
+use cyberos_proto::link::Link;
+use cyberos_proto::message::{FromHelper, Refusal, Request};
 use cyberos_proto::plan::{
     Bind, BindKind, Cgroup, Feature, Limits, MemoryLimit, Profile, SandboxPath, SandboxReport, SpawnPlan,
 };
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, chown, setegid, seteuid};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -87,18 +88,18 @@ async fn tried(subject: &Subject, findings: &mut Vec<Finding>) -> Result<()> {
     let mut helper = command.stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn()?;
     let socket = at("socket");
     let sealed = open(&at("sealed/skill"), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
-    let dirs = granted.clone();
-    // The link's answers are waited for on a thread of their own; a helper that ends ends it too.
-    let asking = tokio::task::spawn_blocking(move || -> Result<_> {
-        let link = connect(&socket, broker)?;
-        let plain = spawn(&link, &sealed, None)?;
-        let with_grant =
-            dirs.iter().map(|dir| spawn(&link, &sealed, Some(dir))).collect::<Result<Vec<_>>>()?;
+    let trial = async {
+        let helper = Helper::over(&socket, connect(&socket, broker)?);
+        let plain = try_one(&helper, &sealed, None).await?;
+        let mut with_grant = Vec::new();
+        for dir in &granted {
+            with_grant.push(try_one(&helper, &sealed, Some(dir)).await?);
+        }
         Ok((plain, with_grant))
-    });
-    let answers = tokio::select! {
+    };
+    let answers: Result<_> = tokio::select! {
         status = helper.wait() => Err(anyhow::anyhow!("the helper ended: {}", status?)),
-        answers = asking => answers?,
+        answers = trial => answers,
     };
     supervise::end(&mut helper, "cyberos-priv-helper", PATIENCE).await;
     let log = super::read(at("log")).unwrap_or_default();
@@ -170,9 +171,8 @@ fn connect(socket: &Path, as_whom: Ids) -> Result<Link<Request, FromHelper>> {
 type Answer = std::result::Result<SandboxReport, Refusal>;
 
 /// One sandbox from its making to its end.
-fn spawn(link: &Link<Request, FromHelper>, sealed: &OwnedFd, grant: Option<&Path>) -> Result<Answer> {
+async fn try_one(helper: &Helper, sealed: &OwnedFd, grant: Option<&Path>) -> Result<Answer> {
     let path = |text: &str| SandboxPath::new(text).map_err(|fault| anyhow::anyhow!("{text}: {fault}"));
-    let invocation = InvocationId::from_random(*Uuid::new_v4().as_bytes());
     let mut binds = vec![Bind { target: path("/opt/cyberos/skills/doctor")?, kind: BindKind::Sealed }];
     let mut fds = vec![sealed.try_clone()?];
     if let Some(dir) = grant {
@@ -198,19 +198,24 @@ fn spawn(link: &Link<Request, FromHelper>, sealed: &OwnedFd, grant: Option<&Path
         },
         profile: Profile::Bash,
     };
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    link.send(&Request::Spawn { invocation, plan: Box::new(plan) }, &fds, Wait::Block)?;
-    let answer = loop {
-        match link.receive(Wait::Block)?.0 {
-            FromHelper::Reply(Reply::Spawned { report }) => break Ok(report),
-            FromHelper::Reply(Reply::Refused(refusal)) => return Ok(Err(refusal)),
-            FromHelper::Reply(other) => bail!("unexpected answer {other:?}"),
-            FromHelper::Event(Event::Exited { .. }) => {}
+    let sandbox = Sandbox::new(helper, &Ending::default());
+    let report = match sandbox.prepare(plan, fds, &[]).await {
+        Ok(prepared) => {
+            let report = prepared.report.clone();
+            match prepared.go().await {
+                Ok(mut program) => {
+                    program.end.wait().await;
+                    Ok(report)
+                }
+                Err(HelperError::Refused(refusal)) => Err(refusal),
+                Err(e) => return Err(e.into()),
+            }
         }
+        Err(SandboxError::Helper(HelperError::Refused(refusal))) => Err(refusal),
+        Err(e) => return Err(e.into()),
     };
-    link.send(&Request::Release { invocation }, &[], Wait::Block)?;
-    while !matches!(link.receive(Wait::Block)?.0, FromHelper::Reply(_)) {}
-    Ok(answer)
+    sandbox.release().await;
+    Ok(report)
 }
 
 fn landlock(report: &SandboxReport) -> Finding {

@@ -1,38 +1,30 @@
 //! What a sandbox is: its own copy of a template with what it has alone, and the state in which its program is
 //! executed. Runs inside the new namespaces. It asks nothing and refuses nothing: a step that fails ends the sandbox.
 
-use crate::prelude::*;
-use crate::template::attach;
-use caps::CapSet;
+use super::attach::{Attach, attach};
+use super::rights::{become_uid, filter};
+use crate::ceiling::Ceiling;
+use crate::inner::{Inner, Note};
+use crate::sys;
+use cyberos_proto::link::Wait;
+use cyberos_proto::message::{Refusal, never_skipped, step};
 use cyberos_proto::plan::{BindKind, Cgroup, Profile, SpawnPlan};
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr};
 use landlock::{RulesetError, RulesetStatus, Scope, path_beneath_rules};
+use nix::errno::Errno;
+use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::SigSet;
-use nix::unistd::{Gid, Uid};
-use std::{convert::Infallible, ffi::CString};
-
-/// A filter of build.rs, by name. What a sandbox loads only takes away from the helper's own, which it inherits.
-macro_rules! filter {
-    ($name:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf")) as &'static [u8]
-    };
-}
-pub(crate) use filter;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd;
+use std::convert::Infallible;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Signals that the helper ignores, for a sandbox's program to have again: its log's reader has gone, its log is full, and
 /// its log's terminal belongs to another group of processes.
 pub(crate) const IGNORED: [libc::c_int; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGTTOU];
-
-/// One tree to attach.
-pub(crate) struct Attach {
-    /// Where, without leading slash.
-    pub(crate) target: PathBuf,
-    pub(crate) tree: OwnedFd,
-    /// Whether the target may be in a tree that was attached before: then it must be the very same directory.
-    pub(crate) nested: bool,
-}
 
 /// Everything that a sandbox is made of.
 pub(crate) struct Boot<'a> {
@@ -46,7 +38,7 @@ pub(crate) struct Boot<'a> {
 }
 
 /// Enters a copy of the template and adds what this sandbox has alone.
-pub(crate) fn enter_view(boot: &Boot<'_>) -> Step<()> {
+pub(crate) fn enter_view(boot: &Boot<'_>) -> Result<(), Refusal> {
     step("enter the control group", boot.ceiling.groups.enter(boot.uid))?;
     never_skipped("mount namespace", setns(&boot.template, CloneFlags::CLONE_NEWNS))?;
     never_skipped("network namespace", setns(&boot.network, CloneFlags::CLONE_NEWNET))?;
@@ -73,25 +65,12 @@ pub(crate) fn enter_view(boot: &Boot<'_>) -> Step<()> {
     attach(&boot.attach, |a| a.target.starts_with("tmp"))
 }
 
-/// Becomes `uid` and the gid of the same number, in no other group, with no capability in any set: the helper's bounding
-/// and inheritable sets have been empty since its start, as no_new_privs has been set.
-pub(crate) fn become_uid(uid: u32) -> Step<()> {
-    let (u, g) = (Uid::from_raw(uid), Gid::from_raw(uid));
-    never_skipped("no groups", unistd::setgroups(&[]))?;
-    never_skipped("own gid", unistd::setresgid(g, g, g))?;
-    never_skipped("own uid", unistd::setresuid(u, u, u))?;
-    let empty = |set| caps::read(None, set).is_ok_and(|left| left.is_empty());
-    let none = [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable].into_iter().all(empty);
-    never_skipped("no capabilities", if none { Ok(()) } else { Err(Errno::EPERM) })?;
-    let set = prctl::get_no_new_privs().and_then(|set| set.then_some(()).ok_or(Errno::EPERM));
-    never_skipped("no_new_privs", set)
-}
-
-/// Executes the program in its own process, whose memory is the init's until then: just before, `failed` becomes None.
-pub(crate) fn execute(boot: &Boot<'_>, link: &Inner, failed: &mut Option<Refusal>) -> Step<Infallible> {
+/// Becomes the program, in its own process, whose memory is the init's until then: everything up to execve, then a
+/// wait for the word to go, then execve.
+pub(crate) fn execute(boot: &Boot<'_>, link: &Inner) -> Result<Infallible, Refusal> {
     // A plan that was checked holds no NUL.
     let word = |text: &[u8]| step("a word of the plan", CString::new(text));
-    let words = |list: &[Vec<u8>]| list.iter().map(|text| word(text)).collect::<Step<Vec<_>>>();
+    let words = |list: &[Vec<u8>]| list.iter().map(|text| word(text)).collect::<Result<Vec<_>, Refusal>>();
     let (args, env) = (words(&boot.plan.args)?, words(&boot.plan.env)?);
     let program = word(boot.plan.program.as_str().as_bytes())?;
     step("session", unistd::setsid())?;
@@ -118,13 +97,22 @@ pub(crate) fn execute(boot: &Boot<'_>, link: &Inner, failed: &mut Option<Refusal
         (Profile::Bash, true) => (filter!("bash_bounded"), filter!("bash_bounded_refusing")),
         (Profile::Bash, false) => (filter!("bash"), filter!("bash_refusing")),
     };
-    match sys::load_asking_filter(asking) {
-        Ok(listener) => step("who is asked", link.send(&Note::Asks, &[listener.as_fd()], Wait::Block))?,
-        Err(Errno::EINVAL) => never_skipped("seccomp", sys::load_filter(refusing))?,
-        other => never_skipped("seccomp", other.map(drop))?,
+    let listener = match sys::load_asking_filter(asking) {
+        Ok(listener) => Some(listener),
+        Err(Errno::EINVAL) => {
+            never_skipped("seccomp", sys::load_filter(refusing))?;
+            None
+        }
+        Err(e) => return never_skipped("seccomp", Err(e)),
+    };
+    let prepared = Note::Prepared { asks: listener.is_some() };
+    let asks: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
+    step("tell that it is prepared", link.send(&prepared, &asks, Wait::Block))?;
+    match link.receive(Wait::Block) {
+        Ok((Note::Go, _)) => {}
+        _ => return step("wait for the word to go", Err(Errno::EPIPE)),
     }
     // The listener and the link are closed with exec.
-    *failed = None;
     unistd::execve(&program, &args, &env).map_err(|e| Refusal::Exec { errno: e as i32 })
 }
 

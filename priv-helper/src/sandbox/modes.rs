@@ -5,12 +5,24 @@
 //! could have passed by itself. It is there from the first question on, in no pid namespace of the sandbox's, so that a
 //! skill neither sees nor signals it, and ends with the sandbox.
 
-use crate::child::{become_uid, filter};
-use crate::prelude::*;
-use crate::spawn::{KILL_LIMIT, reap};
+use super::process::{KILL_LIMIT, reap};
+use super::rights::{become_uid, filter};
+use crate::ceiling::Ceiling;
+use crate::log::{Often, log_often};
+use crate::sys::{self, Sys};
+use cyberos_proto::message::{Refusal, never_skipped, step};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::libc;
 use nix::sched::{CloneFlags, setns};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
 use nix::sys::uio::pread;
+use nix::unistd::{self, Pid};
 use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// What a path may be long, its end included.
 const PATH_MAX: usize = 4096;
@@ -80,7 +92,12 @@ impl Drop for Modes {
 }
 
 /// Answers until nobody is left who could ask.
-fn serve(ceiling: &Ceiling, uid: u32, (view, listener): (&OwnedFd, &OwnedFd), link: Pid) -> Step<()> {
+fn serve(
+    ceiling: &Ceiling,
+    uid: u32,
+    (view, listener): (&OwnedFd, &OwnedFd),
+    link: Pid,
+) -> Result<(), Refusal> {
     // The helper's own, in which this process and the askers are.
     let proc = step("/proc", sys::open(".", OFlag::O_PATH | OFlag::O_DIRECTORY))?;
     sys::close_all_but(&mut [view.as_fd(), listener.as_fd(), proc.as_fd()]);

@@ -1,10 +1,16 @@
 //! Network namespaces. Each sandbox has one of its own while it runs; making one costs more than all the rest, so it is
 //! used again, by whichever sandbox, once nothing is left in it. It knows no sandboxes.
 
+use super::process::namespace;
 use crate::policy::network::is_empty;
-use crate::prelude::*;
-use crate::template::namespace;
+use crate::sys::{self, Sys};
+use cyberos_proto::message::Refusal;
+use nix::fcntl::OFlag;
+use nix::libc;
 use nix::sched::{CloneFlags, setns};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// How many are kept.
 const MOST: usize = 16;
@@ -14,10 +20,9 @@ const MOST: usize = 16;
 pub(crate) struct Networks(Vec<OwnedFd>);
 
 impl Networks {
-    /// One in which nothing is.
-    pub(crate) fn take(&mut self) -> Step<OwnedFd> {
-        let new = || namespace(libc::CLONE_NEWNET, "net", || Ok(()), |_| Ok(()));
-        self.0.pop().map_or_else(new, Ok)
+    /// One in which nothing is, if there is any.
+    pub(crate) fn take(&mut self) -> Option<OwnedFd> {
+        self.0.pop()
     }
 
     /// Takes one back whose last process has ended. That its sockets have ended with it is no matter of course: one may be
@@ -29,6 +34,11 @@ impl Networks {
         }
         Ok(())
     }
+}
+
+/// Makes one.
+pub(crate) fn make() -> Result<OwnedFd, Refusal> {
+    namespace(libc::CLONE_NEWNET, "net", || Ok(()), |_| Ok(()))
 }
 
 /// Goes there, looks, and comes back.
