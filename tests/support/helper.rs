@@ -8,6 +8,7 @@ pub(crate) use super::peer::{Output, Peer, Pipes, Running};
 pub(crate) use super::plans::{bash, bind, plan, python, skill};
 pub(crate) use super::waiting::until;
 
+use super::folders::Held;
 use super::machine::mountinfo;
 use super::waiting::eventually;
 use nix::sys::signal::{Signal, kill};
@@ -31,7 +32,7 @@ pub(crate) type Lacking = (i64, Option<(u32, u32)>, i32);
 
 /// A running helper. Dropping it ends it as systemd would.
 pub(crate) struct Helper {
-    pub(crate) dir: tempfile::TempDir,
+    pub(crate) dir: Held,
     pub(crate) uids: (u32, u32),
     child: Child,
     ceiling: PathBuf,
@@ -88,7 +89,7 @@ impl Helper {
     fn start_with(more: &str, script: &str) -> Helper {
         // Whoever is ended while it is built leaves no folder.
         binary();
-        let dir = tempfile::Builder::new().prefix("cyberos-helper-test-").tempdir().unwrap();
+        let dir = Held::new("cyberos-helper-test-");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["sealed", "bin", "view", "outside"] {
             fs::create_dir(dir.path().join(name)).unwrap();
@@ -120,7 +121,7 @@ impl Helper {
 
     /// The same, started by a shell that runs `script` first, which must make descriptor 3 of descriptor 0.
     pub(crate) fn twin_with(&self, script: &str) -> Helper {
-        let dir = tempfile::Builder::new().prefix("cyberos-helper-test-").tempdir().unwrap();
+        let dir = Held::new("cyberos-helper-test-");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let text = fs::read_to_string(&self.ceiling).unwrap();
         let text: String =

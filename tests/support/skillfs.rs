@@ -6,6 +6,7 @@
 
 use super::activation::{HAND_OVER, activated, listen};
 use super::binaries;
+use super::folders::Held;
 use super::machine::mountinfo;
 pub(crate) use super::waiting::until;
 use super::waiting::{SOON, eventually};
@@ -29,7 +30,7 @@ const LINK_GID: u32 = 1_899_999_003;
 
 /// A folder with everything that a mount needs.
 pub(crate) struct Bench {
-    root: tempfile::TempDir,
+    root: Held,
     user: u32,
     helper: Option<Child>,
     daemon: Option<Child>,
@@ -46,7 +47,7 @@ impl Bench {
         assert!(nix::unistd::geteuid().is_root(), "these tests mount: run them as root");
         // Whoever is ended while programs are built leaves no folder.
         binaries::binary("skillfs");
-        let root = tempfile::Builder::new().prefix("cyberos-view-").tempdir().unwrap();
+        let root = Held::new("cyberos-view-");
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut bench = Bench { root, user, helper: None, daemon: None };
         for folder in ["src", "mnt", "stub", "bin", "locks", "run"] {
