@@ -13,6 +13,7 @@
 //!                                    folder.rs    a skill's folder, opened by a path that a person gave
 //!                                    link.rs      SEQPACKET: one packet = one message + its descriptors
 //!                                    wait.rs      waiting for descriptors
+//!                                    invoker.rs   who called sudo
 //! ```
 //!
 //! Wire form of every packet: one byte [`PROTOCOL_VERSION`], then the message in postcard. Leftover bytes, a
@@ -25,6 +26,7 @@ pub mod ids;
 pub mod limits;
 pub mod link;
 pub mod message;
+pub mod invoker;
 pub mod mounts;
 pub mod plan;
 pub mod report;

@@ -9,6 +9,7 @@ use crate::audit::accept::{Damage, Loss, NotAccepted, accept_loss, damage};
 use crate::audit::recovery::LedgerError;
 use crate::config::{Config, StartedBy};
 use clap::Args;
+use cyberos_proto::invoker;
 use nix::unistd::{Uid, User, geteuid};
 use serde_json::json;
 use std::io::IsTerminal;
@@ -72,14 +73,13 @@ impl AcceptLoss {
 
 /// Who says so, for the row.
 fn by() -> String {
-    let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse::<u32>().ok());
     let name = |uid: u32| {
         User::from_uid(Uid::from_raw(uid))
             .ok()
             .flatten()
             .map_or_else(|| format!("uid {uid}"), |user| user.name)
     };
-    sudo.map_or_else(|| "root".to_owned(), |uid| format!("root, by sudo of {}", name(uid)))
+    invoker::uid().map_or_else(|| "root".to_owned(), |uid| format!("root, by sudo of {}", name(uid)))
 }
 
 /// Something of root's in the store stops its owner, as it would stop the broker.

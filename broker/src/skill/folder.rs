@@ -7,6 +7,7 @@ use super::MAX_FILE;
 use crate::seal;
 use cyberos_proto::folder::{self, FolderError};
 use nix::errno::Errno;
+use cyberos_proto::invoker;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use std::fs::File;
@@ -26,17 +27,12 @@ pub(super) struct Folder {
 
 /// Opens the folder at `path`; a link there, or one of a stranger's on the way, is an error that says so.
 fn open(path: &Path) -> io::Result<OwnedFd> {
-    folder::open(path, caller()).map_err(|e| told(path, e))
+    folder::open(path, invoker::uid()).map_err(|e| told(path, e))
 }
 
 /// Opens a folder in which a skill is to be made.
 pub(crate) fn open_place(path: &Path) -> io::Result<OwnedFd> {
-    folder::open_place(path, caller()).map_err(|e| told(path, e))
-}
-
-/// Who called sudo.
-fn caller() -> Option<u32> {
-    std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok())
+    folder::open_place(path, invoker::uid()).map_err(|e| told(path, e))
 }
 
 fn told(path: &Path, e: FolderError) -> io::Error {

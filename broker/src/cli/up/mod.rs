@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use check::mount_point;
 use clap::Args;
 use copy::copy_tree;
+use cyberos_proto::invoker;
 use ending::Ending;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, SFlag};
@@ -117,7 +118,7 @@ impl Up {
             running
                 .push((stop, tokio::spawn(daemon.keep(stopped, is_ready.clone(), fatal.clone(), started))));
         }
-        let operator = std::env::var("SUDO_UID").ok().and_then(|v| v.parse::<u32>().ok()).map(Uid::from_raw);
+        let operator = invoker::uid().map(Uid::from_raw);
         let socket = place.operator_socket();
         let giver = {
             let (socket, broker) = (socket.clone(), users.broker.uid);

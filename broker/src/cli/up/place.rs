@@ -13,6 +13,7 @@
 use crate::grants::UP_MARK;
 use crate::terminal::escape_line;
 use anyhow::{Context, Result, bail};
+use cyberos_proto::invoker;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid};
@@ -166,7 +167,7 @@ impl Drop for Place {
 /// Refuses a path that someone else could replace or change: each directory on it must be root's (or the invoking
 /// user's, who gave the path), and writable by nobody else unless sticky.
 pub(super) fn trusted_path(path: &Path) -> Result<()> {
-    trusted(path, std::env::var("SUDO_UID").ok().and_then(|v| v.parse::<u32>().ok()))
+    trusted(path, invoker::uid())
 }
 
 fn trusted(path: &Path, invoker: Option<u32>) -> Result<()> {
@@ -334,11 +335,10 @@ pub(super) fn write_for(path: &Path, reader: Gid, text: &[u8]) -> Result<()> {
 /// Reads a file that the operator named, with the rights of whoever called sudo: root's reach is not lent out.
 pub(super) fn read_as_invoker(path: &Path) -> Result<Vec<u8>> {
     let told = || format!("cannot read {}", path.display());
-    let id = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u32>().ok());
-    let Some(uid) = id("SUDO_UID").filter(|uid| *uid != 0) else {
+    let Some(uid) = invoker::uid().filter(|uid| *uid != 0) else {
         return std::fs::read(path).with_context(told);
     };
-    let gid = id("SUDO_GID").unwrap_or(uid);
+    let gid = invoker::gid().unwrap_or(uid);
     let read = std::process::Command::new("setpriv")
         .args([format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".into()])
         .args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--", "cat", "--"])
