@@ -6,18 +6,16 @@
 //! way of the pin. It knows no rule: [`resolve`] is handed the one that must still admit the name.
 
 use crate::call::ToolError;
+use cyberos_proto::beneath::{Stay, again, kind, name_of, open};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::statfs::{self, FsType, fstatfs};
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// How often a look-up that a rename disturbed is tried again before it counts as refused.
-const TRIES: usize = 8;
 
 /// File systems that are the kernel's own state. Wherever they are mounted they are never granted (`[4.0]`).
 const KERNEL_STATE: &[FsType] = &[
@@ -73,9 +71,9 @@ pub fn resolve(target: &FileTarget, admits: impl FnOnce(&Path) -> bool) -> Resul
     };
     let pin = pin(root.as_fd(), target)?;
     let failed = |errno| Missed::Failed(failure(errno, &target.path));
-    let path = name_of(pin.as_fd()).map_err(failed)?;
-    let kind = fstatfs(&pin).map_err(failed)?.filesystem_type();
-    if !admits(&path) || KERNEL_STATE.contains(&kind) {
+    let path = name_of(&pin).map_err(failed)?;
+    let file_system = fstatfs(&pin).map_err(failed)?.filesystem_type();
+    if !admits(&path) || KERNEL_STATE.contains(&file_system) {
         return Err(Missed::Outside(Some(path)));
     }
     let stat = fstat(&pin).map_err(failed)?;
@@ -83,7 +81,7 @@ pub fn resolve(target: &FileTarget, admits: impl FnOnce(&Path) -> bool) -> Resul
         // Gone since; its name reads "… (deleted)".
         return Err(failed(Errno::ENOENT));
     }
-    let what = match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
+    let what = match kind(&stat) {
         SFlag::S_IFREG | SFlag::S_IFDIR => return Ok(Pinned { pin, stat, path, asked: target.path.clone() }),
         SFlag::S_IFIFO => "a FIFO",
         SFlag::S_IFSOCK => "a socket",
@@ -101,38 +99,13 @@ pub fn resolve(target: &FileTarget, admits: impl FnOnce(&Path) -> bool) -> Resul
 /// would tell of things outside the grant whether they exist.
 fn pin(root: BorrowedFd<'_>, target: &FileTarget) -> Result<OwnedFd, Missed> {
     let below = if target.below.as_os_str().is_empty() { Path::new(".") } else { &target.below };
-    let strict =
-        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_SYMLINKS;
-    match open_path(root, below, strict) {
+    match open(root, below, OFlag::O_PATH, Stay::MOUNTS) {
         Ok(pin) => return Ok(pin),
         Err(Errno::ELOOP) => {}
         Err(Errno::EXDEV) => return Err(Missed::Outside(None)),
         Err(errno) => return Err(Missed::Failed(failure(errno, &target.path))),
     }
-    open_path(root, below, strict.difference(ResolveFlag::RESOLVE_NO_SYMLINKS))
-        .map_err(|_| Missed::Outside(None))
-}
-
-fn open_path(root: BorrowedFd<'_>, below: &Path, resolve: ResolveFlag) -> Result<OwnedFd, Errno> {
-    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
-    let mut last = Errno::EAGAIN;
-    for _ in 0..TRIES {
-        match openat2(root, below, how) {
-            // A rename somewhere made the kernel unsure that it stayed beneath.
-            Err(e @ (Errno::EAGAIN | Errno::EINTR)) => last = e,
-            other => return other,
-        }
-    }
-    Err(last)
-}
-
-/// The name that the kernel has for an open file.
-fn name_of(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
-    nix::fcntl::readlink(self_fd(fd).as_path()).map(PathBuf::from)
-}
-
-fn self_fd(fd: BorrowedFd<'_>) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+    open(root, below, OFlag::O_PATH, Stay::LINKS_AND_MOUNTS).map_err(|_| Missed::Outside(None))
 }
 
 fn failure(errno: Errno, path: &Path) -> ToolError {
@@ -162,7 +135,7 @@ impl Pinned {
 
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
-        SFlag::from_bits_truncate(self.stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
+        kind(&self.stat) == SFlag::S_IFDIR
     }
 
     /// Opens it for reading. A directory is an error.
@@ -177,7 +150,7 @@ impl Pinned {
         OpenOptions::new()
             .read(true)
             .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY)
-            .open(self_fd(self.pin.as_fd()))
+            .open(again(&self.pin))
             .map_err(|e| failure(Errno::from_raw(e.raw_os_error().unwrap_or(0)), &self.asked))
     }
 }

@@ -6,10 +6,11 @@ mod walk;
 
 use self::walk::Walk;
 use crate::space::{Short, Space};
+use cyberos_proto::beneath::{self, Stay};
 use cyberos_proto::ids::SkillName;
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, renameat2};
+use nix::fcntl::{OFlag, RenameFlags, openat, renameat2};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -81,7 +82,7 @@ impl Sealed {
 
     /// SKILL.md; none if it is absent or no regular file. A link is not followed, here as wherever SKILL.md is read.
     pub fn text(&self) -> Option<File> {
-        self.open_with("SKILL.md", ResolveFlag::RESOLVE_NO_SYMLINKS)
+        self.open_with("SKILL.md", Stay::MOUNTS)
     }
 
     /// Its directory.
@@ -91,11 +92,11 @@ impl Sealed {
 
     /// A file of the copy, followed inside the copy only; none if it is absent, leads out, or is not a regular file.
     pub fn open(&self, path: &str) -> Option<File> {
-        self.open_with(path, ResolveFlag::empty())
+        self.open_with(path, Stay::LINKS_AND_MOUNTS)
     }
 
-    fn open_with(&self, path: &str, resolve: ResolveFlag) -> Option<File> {
-        let fd = openat2(&self.root, path, beneath(OFlag::O_RDONLY | OFlag::O_NONBLOCK, resolve)).ok()?;
+    fn open_with(&self, path: &str, stay: Stay) -> Option<File> {
+        let fd = beneath::open(&self.root, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK, stay).ok()?;
         let file = File::from(fd);
         file.metadata().is_ok_and(|m| m.is_file()).then_some(file)
     }
@@ -136,12 +137,6 @@ pub fn content_digest(skill: &str, folder: OwnedFd) -> Result<String, SealError>
 fn os(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(Errno) -> SealError {
     let path = path.as_ref().display().to_string();
     move |errno| SealError::Os { doing, path, errno }
-}
-
-fn beneath(flags: OFlag, resolve: ResolveFlag) -> OpenHow {
-    OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC)
-        .resolve(resolve | ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS)
 }
 
 impl Sealer {
@@ -202,11 +197,7 @@ impl Sealer {
         if fstatfs(&mount).map_err(os("look at", &self.mount))?.filesystem_type() != FUSE_SUPER_MAGIC {
             return Err(SealError::NotMounted(self.mount.clone()));
         }
-        let how = beneath(
-            OFlag::O_DIRECTORY | OFlag::O_RDONLY,
-            ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
-        );
-        let source = match openat2(&mount, skill.as_str(), how) {
+        let source = match beneath::open(&mount, skill.as_str(), flags, Stay::HERE) {
             Ok(fd) => fd,
             Err(Errno::ENOENT) => return Err(SealError::NotShown(skill.to_string())),
             Err(e) => return Err(os("open", self.mount.join(skill.as_str()))(e)),

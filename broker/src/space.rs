@@ -1,6 +1,7 @@
 //! Free space (`[2.8]`): below 5 % of the state's file system nothing is written but the ledger, and Bash is ended. The
 //! memory store, the captures, the sealed copies and Bash ask here; it knows none of them.
 
+use cyberos_proto::beneath::name_of;
 use cyberos_proto::mounts::mounts;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -103,7 +104,7 @@ fn mount_point(fd: &OwnedFd) -> PathBuf {
     let mounted = mounts(&table);
     match mounted.into_iter().find(|mount| Some(mount.id) == id) {
         Some(mount) => mount.point,
-        None => std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default(),
+        None => name_of(fd).unwrap_or_default(),
     }
 }
 

@@ -5,6 +5,7 @@
 //! So the last component is never a symlink. One on the way there is followed only if root or the user who asks has made it:
 //! that is how a site is laid out, and a stranger cannot make such a link.
 
+use crate::beneath::kind;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
@@ -54,7 +55,7 @@ impl core::fmt::Display for FolderError {
 /// have root publish that: root's own as well, for root leaves private files in other people's folders. What the folder's
 /// owner keeps private is the owner's to publish, unless it has a second name, which others may have given it.
 pub fn may_be_published(stat: &FileStat, top: u32) -> Result<(), &'static str> {
-    let folder = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits();
+    let folder = kind(stat) == SFlag::S_IFDIR;
     let everybodys = if folder { 0o005 } else { 0o004 };
     if stat.st_mode & everybodys == everybodys {
         return Ok(());
@@ -99,9 +100,8 @@ fn walk(path: &Path, also: Option<u32>, last_too: bool) -> Result<OwnedFd, Folde
         )
         .map_err(FolderError::Os)?;
         let stat = fstat(&pin).map_err(FolderError::Os)?;
-        let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
         walked.push(&name);
-        match kind {
+        match kind(&stat) {
             SFlag::S_IFDIR => at = pin,
             SFlag::S_IFLNK if left.is_empty() && !last_too => return Err(FolderError::Linked),
             SFlag::S_IFLNK => {

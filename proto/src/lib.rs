@@ -11,6 +11,7 @@
 //!                                    ids.rs       newtypes that cannot hold a bad value
 //!                                    tree.rs      the digest of a tree, in the one place where it is defined
 //!                                    folder.rs    a skill's folder, opened by a path that a person gave
+//!                                    beneath.rs   opening below a directory, and nowhere else
 //!                                    link.rs      SEQPACKET: one packet = one message + its descriptors
 //!                                    wait.rs      waiting for descriptors
 //!                                    invoker.rs   who called sudo
@@ -21,6 +22,7 @@
 #![forbid(clippy::panic)]
 
 pub mod control;
+pub mod beneath;
 pub mod folder;
 pub mod ids;
 pub mod limits;

@@ -6,10 +6,11 @@ use super::mounts::Mounts;
 use super::never::NeverGrantable;
 use super::rules::{Rules, deeper};
 use crate::glob::Pattern;
+use cyberos_proto::beneath::{name_of, open_anywhere};
 use cyberos_proto::plan::{MAX_BINDS, SandboxPath};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
-use std::os::fd::{AsRawFd, OwnedFd};
+use nix::fcntl::OFlag;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub struct Directory {
 impl Directory {
     /// Whether it still has the name under which it was granted.
     pub fn is_in_place(&self) -> bool {
-        name_of(&self.fd).is_some_and(|name| name == Path::new(self.path.as_str()))
+        name_of(&self.fd).is_ok_and(|name| name == Path::new(self.path.as_str()))
     }
 }
 
@@ -145,35 +146,29 @@ impl Directory {
         let target = path.to_str().and_then(|text| SandboxPath::new(text).ok());
         let target = target.filter(SandboxPath::may_be_granted);
         let target = target.ok_or("the sandbox has something of its own there, or it is no plain path")?;
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let fd = openat2(AT_FDCWD, path, how).map_err(|errno| match errno {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let fd = open_anywhere(path, flags).map_err(|errno| match errno {
             Errno::ENOTDIR => "it is not a directory".to_owned(),
             Errno::ENOENT => "there is no such directory".to_owned(),
             errno => format!("user cyberos cannot reach it: {}", errno.desc()),
         })?;
         match name_of(&fd) {
-            Some(real) if real == path => {}
-            Some(real) => {
+            Ok(real) if real == path => {}
+            Ok(real) => {
                 return Err(format!("it leads to {}; rules apply to the real name", real.display()));
             }
-            None => return Err("its real name cannot be told".to_owned()),
+            Err(_) => return Err("its real name cannot be told".to_owned()),
         }
         match never.refuses_bash(path, &fd, mounts) {
             Some(why) => Err(why),
             None => {
                 let (fd, below) = (Arc::new(fd), mounts.below(path).map(|(point, _)| point));
                 let below = below.filter(|point| !mounts.waits(point));
-                let below = below.filter_map(|point| Some(Arc::new(openat2(AT_FDCWD, point, how).ok()?)));
+                let below = below.filter_map(|point| Some(Arc::new(open_anywhere(point, flags).ok()?)));
                 let own = (!mounts.waits(path)).then(|| fd.clone());
                 let file_systems = own.into_iter().chain(below).collect();
                 Ok(Directory { path: target, fd, file_systems })
             }
         }
     }
-}
-
-/// The name that the kernel has for an open directory.
-fn name_of(fd: &OwnedFd) -> Option<PathBuf> {
-    nix::fcntl::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_str()).ok().map(PathBuf::from)
 }

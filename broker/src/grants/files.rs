@@ -6,9 +6,10 @@ use super::operator::Grantor;
 use super::rules::{Rules, Verdict, deeper};
 use crate::beneath::FileTarget;
 use crate::glob::Pattern;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use cyberos_proto::beneath::{name_of, open_anywhere};
+use nix::fcntl::OFlag;
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -178,11 +179,8 @@ fn candidates_for(wish: &Pattern, grantor: &Grantor<Pattern>, path: &Path) -> Ve
 }
 
 fn open(root: &Path) -> Root {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let Ok(fd) = openat2(AT_FDCWD, root, how) else { return Root::Absent };
-    match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
+    let Ok(fd) = open_anywhere(root, OFlag::O_PATH | OFlag::O_DIRECTORY) else { return Root::Absent };
+    match name_of(&fd) {
         Ok(real) if real == root => Root::Open(Arc::new(fd)),
         Ok(real) => Root::Elsewhere(real),
         Err(_) => Root::Absent,

@@ -14,10 +14,11 @@
 
 use super::usage::{self, Block, Meter};
 use crate::space::{Short, Space};
+use cyberos_proto::beneath::{self, Stay};
 use cyberos_proto::ids::TenantId;
 use data_encoding::HEXLOWER;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
+use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use sha2::{Digest, Sha256};
@@ -441,19 +442,7 @@ fn check(path: &str) -> Result<(Vec<&str>, &str), MemoryError> {
 /// Opens `path` below `dir`, through directories of the same file system alone.
 pub(super) fn beneath(dir: BorrowedFd<'_>, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
     let mode = if flags.contains(OFlag::O_CREAT) { Mode::from_bits_truncate(0o600) } else { Mode::empty() };
-    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).mode(mode).resolve(
-        ResolveFlag::RESOLVE_BENEATH
-            | ResolveFlag::RESOLVE_NO_SYMLINKS
-            | ResolveFlag::RESOLVE_NO_MAGICLINKS
-            | ResolveFlag::RESOLVE_NO_XDEV,
-    );
-    loop {
-        match openat2(dir, path, how) {
-            // The kernel may ask for a second try when names change meanwhile.
-            Err(Errno::EINTR | Errno::EAGAIN) => {}
-            opened => return opened,
-        }
-    }
+    beneath::open_as(dir, path, flags | OFlag::O_NOFOLLOW, mode, Stay::HERE)
 }
 
 /// How many of the directories `parents`, each in the one before, are not there.

@@ -1,10 +1,11 @@
 //! One walk of a skill's tree into a copy, or only to digest it: what is taken, what is refused, and what it counts.
 
-use super::{Caps, SealError, beneath, names, open_directory, os};
+use super::{Caps, SealError, names, open_directory, os};
 use crate::space::{Budget, Short};
+use cyberos_proto::beneath::{self, Stay, kind};
 use cyberos_proto::tree::{self, Entry, Kind};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, ResolveFlag, openat, openat2, readlinkat};
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, fchmod, fstat, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::symlinkat;
@@ -100,13 +101,12 @@ impl Walk<'_> {
         path: &mut Vec<u8>,
         depth: usize,
     ) -> Result<(), SealError> {
-        let only_here = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
         let seen = fstatat(source, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(self.os("look at", path))?;
         match kind(&seen) {
             SFlag::S_IFDIR => {
                 self.count(path, 0)?;
                 self.entries.push(Entry::directory(path.clone()));
-                let inner = openat2(source, name, beneath(OFlag::O_DIRECTORY | OFlag::O_RDONLY, only_here))
+                let inner = beneath::open(source, name, OFlag::O_DIRECTORY | OFlag::O_RDONLY, Stay::HERE)
                     .map_err(self.os("open", path))?;
                 let Some(target) = target else { return self.directory(inner, None, path, depth + 1) };
                 mkdirat(target, name, Mode::S_IRWXU).map_err(self.os("copy", path))?;
@@ -114,8 +114,8 @@ impl Walk<'_> {
                 self.directory(inner, Some(&copy), path, depth + 1)
             }
             SFlag::S_IFREG => {
-                let how = beneath(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW, only_here);
-                let from = openat2(source, name, how).map_err(self.os("open", path))?;
+                let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+                let from = beneath::open(source, name, flags, Stay::HERE).map_err(self.os("open", path))?;
                 let stat = fstat(&from).map_err(self.os("look at", path))?;
                 if kind(&stat) != SFlag::S_IFREG {
                     return Err(self.unfit(path, "it changed its type while it was read"));
@@ -218,7 +218,7 @@ impl Walk<'_> {
     pub(super) fn links_stay_inside(&self, root: &OwnedFd) -> Result<(), SealError> {
         for link in self.entries.iter().filter(|e| e.kind == Kind::Symlink) {
             let path = Path::new(std::ffi::OsStr::from_bytes(&link.path));
-            match openat2(root, path, beneath(OFlag::O_PATH, ResolveFlag::RESOLVE_NO_XDEV)) {
+            match beneath::open(root, path, OFlag::O_PATH, Stay::LINKS) {
                 Err(Errno::EXDEV) => {
                     return Err(self.unfit(&link.path, "a symlink that leads out of the skill"));
                 }
@@ -243,10 +243,6 @@ pub(super) fn enough(lacks: std::io::Result<Option<Short>>, skill: &str) -> Resu
 
 fn errno_of(e: &std::io::Error) -> Errno {
     e.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
-}
-
-fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
 fn type_word(kind: SFlag) -> &'static str {

@@ -5,14 +5,15 @@
 
 use super::MAX_FILE;
 use crate::seal;
+use cyberos_proto::beneath::{self, Stay, kind};
 use cyberos_proto::folder::{self, FolderError};
-use nix::errno::Errno;
 use cyberos_proto::invoker;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Name of the file that makes a folder a skill.
@@ -45,8 +46,7 @@ fn told(path: &Path, e: FolderError) -> io::Error {
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let fd = open(path)?;
-        let spelt = nix::fcntl::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_str())?;
-        let name = Path::new(&spelt).file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = beneath::name_of(&fd)?.file_name().map(|name| name.to_string_lossy().into_owned());
         Ok(Folder { fd, name })
     }
 
@@ -62,7 +62,7 @@ impl Folder {
             return Err(refused("is not a regular file"));
         }
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
-        let opened = openat2(&self.fd, SKILL_FILE, how(flags, ResolveFlag::RESOLVE_NO_SYMLINKS));
+        let opened = beneath::open(&self.fd, SKILL_FILE, flags, Stay::HERE);
         let file = File::from(opened.map_err(|e| match e {
             Errno::EXDEV => refused("is a mount point; a skill lies on one file system"),
             e => e.into(),
@@ -80,7 +80,7 @@ impl Folder {
     /// What lies at `path`, followed as far as it stays inside. What leads out is told from nothing: else a link would tell
     /// of things outside whether they exist.
     pub(super) fn look(&self, path: &str) -> Result<FileStat, Errno> {
-        let found = openat2(&self.fd, path, how(OFlag::O_PATH, ResolveFlag::empty()));
+        let found = beneath::open(&self.fd, path, OFlag::O_PATH, Stay::LINKS);
         found.and_then(fstat).map_err(|e| match e {
             Errno::EXDEV | Errno::ELOOP => Errno::ENOENT,
             e => e,
@@ -92,14 +92,4 @@ impl Folder {
         let name = self.name.unwrap_or_default();
         seal::content_digest(&name, self.fd).map_err(|e| e.to_string())
     }
-}
-
-fn how(flags: OFlag, resolve: ResolveFlag) -> OpenHow {
-    let inside =
-        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_XDEV;
-    OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve | inside)
-}
-
-pub(super) fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }

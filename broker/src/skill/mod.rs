@@ -250,7 +250,7 @@ fn no_entry_point(folder: &folder::Folder, skill: &Skill, text: &[u8]) -> Option
             format!("the folder has no {path}: there is nothing to run (x-entrypoint, default main)")
         }
         Err(e) => format!("{path} cannot be looked at: {}", e.desc()),
-        Ok(stat) if folder::kind(&stat) != SFlag::S_IFREG => {
+        Ok(stat) if cyberos_proto::beneath::kind(&stat) != SFlag::S_IFREG => {
             format!("{path} is not a regular file, so it cannot be run")
         }
         Ok(stat) if stat.st_mode & 0o111 == 0 => format!("{path} is not executable: chmod +x it"),

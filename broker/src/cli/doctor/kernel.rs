@@ -1,9 +1,10 @@
 //! What the kernel says of itself: everything that can be asked without making anything.
 
 use super::{Finding, read};
+use cyberos_proto::beneath::open_anywhere;
 use cyberos_proto::mounts::{mounts, own_group};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -76,10 +77,7 @@ fn seccomp() -> Finding {
 }
 
 fn openat2_works() -> Finding {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    match openat2(AT_FDCWD, "/", how) {
+    match open_anywhere(Path::new("/"), OFlag::O_PATH | OFlag::O_DIRECTORY) {
         Ok(_) => Finding::ok("openat2", "works"),
         Err(e) => Finding::missing(
             "openat2",

@@ -3,9 +3,10 @@
 //! is not made readable for all.
 
 use anyhow::{Context, Result, anyhow, bail};
+use cyberos_proto::beneath::{Stay, kind, open};
 use cyberos_proto::folder::may_be_published;
 use nix::dir::Dir;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::symlinkat;
 use std::ffi::{CStr, CString};
@@ -49,7 +50,7 @@ fn folder(source: &OwnedFd, target: &OwnedFd, path: &Path, top: u32, depth: usiz
 fn entry(source: &OwnedFd, target: &OwnedFd, name: &CStr, path: &Path, top: u32, depth: usize) -> Result<()> {
     match kind(&fstatat(source, name, AtFlags::AT_SYMLINK_NOFOLLOW)?) {
         SFlag::S_IFDIR => {
-            let inner = openat2(source, name, beneath(FOLDER))?;
+            let inner = open(source, name, FOLDER, Stay::HERE)?;
             public(&fstat(&inner)?, top)?;
             mkdirat(target, name, Mode::from_bits_truncate(0o755))?;
             let copy = openat(target, name, FOLDER, Mode::empty())?;
@@ -57,7 +58,7 @@ fn entry(source: &OwnedFd, target: &OwnedFd, name: &CStr, path: &Path, top: u32,
         }
         SFlag::S_IFREG => {
             let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let mut from = File::from(openat2(source, name, beneath(flags))?);
+            let mut from = File::from(open(source, name, flags, Stay::HERE)?);
             let stat = fstat(&from)?;
             if kind(&stat) != SFlag::S_IFREG {
                 bail!("it changed while it was read");
@@ -89,16 +90,6 @@ fn names(dir: &OwnedFd) -> nix::Result<Vec<CString>> {
         }
     }
     Ok(names)
-}
-
-fn beneath(flags: OFlag) -> OpenHow {
-    let stay =
-        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    OpenHow::new().flags(flags).resolve(stay | ResolveFlag::RESOLVE_NO_XDEV)
-}
-
-fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
 #[cfg(test)]
