@@ -3,6 +3,7 @@
 //! it likes are limited a second besides. All processes of the helper count together.
 
 use crate::prelude::*;
+use cyberos_proto::terminal::is_unfit;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{MsgFlags, send};
 use std::io;
@@ -96,7 +97,7 @@ fn write(line: &str, cut: &AtomicU64) -> bool {
 /// Writes a line once, after the end of one that is still open; how much of how much was taken, if anything.
 fn put(line: &str, after_cut: bool) -> Option<(usize, usize)> {
     // Names in it may be anybody's.
-    let shown: String = line.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let shown: String = line.chars().map(|c| if c.is_control() || is_unfit(c) { '?' } else { c }).collect();
     let shown = &shown[..shown.floor_char_boundary(LONGEST)];
     let text = format!("{}cyberos-priv-helper: {shown}\n", if after_cut { "\n" } else { "" });
     let how = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;

@@ -81,18 +81,23 @@ fn shown(c: char, out: &mut String) {
 }
 
 /// C0 but newline and tab, DEL, C1; what turns the reading direction; line ends of Unicode; what is not seen at all.
-fn is_unfit(c: char) -> bool {
+pub fn is_unfit(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' => true,
-        '\u{2028}' | '\u{2029}' | '\u{200b}' | '\u{2060}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}' => true,
-        c => turns_direction(c),
+        '\u{2028}' | '\u{2029}' => true,
+        c => is_unseen(c) || turns_direction(c),
     }
 }
 
 /// Marks, embeddings, overrides and isolates of the reading direction: a text with one can look like another.
 pub fn turns_direction(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Characters that nobody sees, and that mean nothing in any script.
+pub fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{200b}' | '\u{2060}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A log that is written an event at a time: whatever is in an event, it stays one line.

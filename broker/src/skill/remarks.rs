@@ -3,6 +3,7 @@
 
 use super::faults::shortened;
 use super::yaml::Problem;
+use crate::terminal::is_unseen;
 
 /// Keys whose value is a sentence. A comment after one is hardly ever meant.
 const SENTENCES: [&str; 2] = ["description", "tags"];
@@ -52,10 +53,10 @@ fn unseen(scalar: &Scalar<'_>) -> Option<String> {
     let sentence = SENTENCES.contains(&scalar.key);
     let strange = |c: char| match c {
         '\u{a0}' | '\u{2007}' | '\u{202f}' => !sentence,
-        '\u{ad}' | '\u{200b}' | '\u{2060}' | '\u{feff}' => true,
+        '\u{ad}' => true,
         // Between letters and in emoji they have a meaning.
         '\u{200c}' | '\u{200d}' => !sentence,
-        _ => false,
+        c => is_unseen(c),
     };
     let c = scalar.value.chars().find(|&c| strange(c))?;
     Some(format!(
