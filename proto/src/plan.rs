@@ -3,6 +3,7 @@
 
 pub use crate::limits::{Limits, MemoryLimit};
 pub use crate::report::{Cgroup, Feature, Network, SandboxReport};
+use crate::ungrantable::beginning_of;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ impl SandboxPath {
         let around = |place: &&str| {
             place.strip_prefix(self.0.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('/'))
         };
-        !self.0.starts_with("/tmp/cyberos-")
+        beginning_of(Path::new(&self.0)).is_none()
             && !OWN_PLACES.iter().any(|place| around(place) || self.is_at_or_below(place) && *place != "/tmp")
     }
 

@@ -4,23 +4,15 @@
 
 use super::mounts::{Mounts, Place};
 use crate::config::Config;
+use cyberos_proto::ungrantable::{BEGINNINGS, TREES, WHOLE, beginning_of};
 use nix::sys::stat::{fstat, stat};
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-/// Trees of the system.
-const SYSTEM: [&str; 6] = ["/proc", "/sys", "/dev", "/run", "/boot", "/etc/cyberos"];
 /// Directories of the three daemons where packages put them, whatever this broker is configured to use.
 const PACKAGED: [&str; 4] =
     ["/var/lib/cyberos", "/var/lib/cyberos-skillfs", "/var/lib/cyberos-helper", "/opt/cyberos/skills"];
-/// Names that begin so, and what is under them.
-const BEGINNINGS: [&str; 2] = ["/etc/shadow", "/tmp/cyberos-"];
-/// Directories that Bash gets no more of than what is granted inside them.
-const NOT_WHOLE: [&str; 4] = ["/tmp", "/usr", "/etc", "/dev"];
-
 /// The list, for one configuration.
 #[derive(Clone, Debug)]
 pub struct NeverGrantable {
@@ -37,7 +29,7 @@ impl NeverGrantable {
                 Some(dir) if dir != Path::new("/") && dir != Path::new("/tmp") => dir.to_owned(),
                 _ => p.clone(),
             });
-        let named = SYSTEM.iter().chain(&PACKAGED).map(PathBuf::from);
+        let named = TREES.iter().chain(&PACKAGED).map(PathBuf::from);
         let mut trees: Vec<PathBuf> = named
             .chain(configured)
             .chain(sockets)
@@ -53,13 +45,13 @@ impl NeverGrantable {
 
     /// Which entry holds `path` (absolute, normal), if one does.
     pub fn holds(&self, path: &Path) -> Option<&Path> {
-        let beginning = || BEGINNINGS.iter().map(Path::new).find(|b| begins(path, b));
-        self.trees.iter().map(PathBuf::as_path).find(|tree| path.starts_with(tree)).or_else(beginning)
+        let tree = self.trees.iter().map(PathBuf::as_path).find(|tree| path.starts_with(tree));
+        tree.or_else(|| beginning_of(path))
     }
 
     /// What is never inside a directory of Bash's: first what is only never given as a whole.
     fn for_bash(&self) -> Vec<&Path> {
-        let whole = NOT_WHOLE.iter().chain(&BEGINNINGS).map(Path::new);
+        let whole = WHOLE.iter().chain(BEGINNINGS).map(Path::new);
         whole.chain(self.trees.iter().map(PathBuf::as_path)).collect()
     }
 
@@ -96,7 +88,7 @@ impl NeverGrantable {
                 return Some(within(path));
             }
             let Some(of_entry) = mounts.place(entry) else { continue };
-            let is_tree = n >= NOT_WHOLE.len() + BEGINNINGS.len();
+            let is_tree = n >= WHOLE.len() + BEGINNINGS.len();
             let leads = |place: &Place| place.holds(&of_entry) || is_tree && of_entry.holds(place);
             if let Some((at, _)) = shown.iter().find(|(_, place)| leads(place)) {
                 return Some(within(at));
@@ -115,15 +107,6 @@ pub(super) fn state_of_an_up(path: &Path) -> Option<PathBuf> {
     let marked =
         |dir: &&Path| std::fs::symlink_metadata(dir.join(UP_MARK)).is_ok_and(|m| m.is_file() && m.uid() == 0);
     path.ancestors().find(marked).map(Path::to_owned)
-}
-
-/// Whether a component of `path` begins as the last one of `beginning` does, and those before are equal.
-fn begins(path: &Path, beginning: &Path) -> bool {
-    let (Some(parent), Some(name)) = (beginning.parent(), beginning.file_name()) else { return false };
-    path.strip_prefix(parent).ok().and_then(|rest| rest.components().next()).is_some_and(|c| match c {
-        Component::Normal(first) => OsStr::as_bytes(first).starts_with(name.as_bytes()),
-        _ => false,
-    })
 }
 
 #[cfg(test)]

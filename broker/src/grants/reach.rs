@@ -2,10 +2,8 @@
 //! patterns that were written so that he cannot. It grants nothing and opens nothing but `/`, to list it.
 
 use crate::glob::Pattern;
+use cyberos_proto::ungrantable::TREES;
 use std::path::{Component, Path};
-
-/// No grant opens these, whatever a pattern says.
-const NEVER: [&str; 5] = ["boot", "dev", "proc", "run", "sys"];
 
 /// The directories of `/` in which one of `patterns` can match something, sorted; `/` alone if that is all of them.
 pub fn reaches<'p>(patterns: impl Iterator<Item = &'p Pattern>) -> Vec<String> {
@@ -16,7 +14,8 @@ pub fn reaches<'p>(patterns: impl Iterator<Item = &'p Pattern>) -> Vec<String> {
 }
 
 fn among<'p>(mut names: Vec<String>, patterns: impl Iterator<Item = &'p Pattern>) -> Vec<String> {
-    names.retain(|name| !NEVER.contains(&name.as_str()));
+    // No grant opens these, whatever a pattern says.
+    names.retain(|name| !TREES.iter().any(|tree| tree.strip_prefix('/') == Some(name)));
     names.sort();
     let patterns: Vec<&Pattern> = patterns.collect();
     let all = names.len();

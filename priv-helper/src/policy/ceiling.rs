@@ -7,7 +7,7 @@
 //! | `uid_range` | FIRST-LAST, for sandboxes | 1900000000-1900065535 |
 //! | `lock_dir` | where blocks of uids are locked, common to all instances | /run/cyberos-uid |
 //! | `root` | `sealed`, `grant` or `backing`, and a directory: descriptors of that kind must lie in it | none are taken |
-//! | `never` | a path: no granted directory lies in it or around it | see [`crate::policy::never::NEVER`] |
+//! | `never` | a path: no granted directory lies in it or around it | see [`cyberos_proto::ungrantable::TREES`] |
 //! | `mount` | NUMBER `ro` or `rw`, and a directory: a place for a view | there is no view |
 //! | `bin` | directory shown at /opt/cyberos/bin | nothing is |
 //! | `max_sandboxes` | at once, of one link | 64 |

@@ -4,12 +4,8 @@
 use crate::policy::ceiling::{CeilingText, RootKind};
 use crate::policy::identity::Key;
 use cyberos_proto::message::Refusal;
+use cyberos_proto::ungrantable::{TREES, WHOLE, beginning_of};
 use std::path::{Path, PathBuf};
-
-/// Never granted, nor what lies in it or around it (`[4.0]`), besides what the ceiling itself names.
-pub(crate) const NEVER: &[&str] = &["/proc", "/sys", "/dev", "/run", "/boot", "/etc/cyberos"];
-/// Never granted, nor what lies around it; what lies in it may be.
-pub(crate) const NEVER_WHOLE: &[&str] = &["/tmp", "/usr", "/etc"];
 
 /// A directory that is never granted, as it was found.
 #[derive(Clone, Debug)]
@@ -29,8 +25,8 @@ impl CeilingText {
         let roots = self.roots.iter().filter(|(kind, _)| *kind != RootKind::Grant).map(|(_, name)| name);
         let mounts = self.mounts.values().map(|(name, _)| name);
         let own = self.never.iter().chain(roots).chain(mounts).chain(&self.bin).chain([&self.locks]);
-        let inner = NEVER.iter().map(Path::new).chain(own.map(PathBuf::as_path)).map(|name| (name, true));
-        inner.chain(NEVER_WHOLE.iter().map(|name| (Path::new(name), false)))
+        let inner = TREES.iter().map(Path::new).chain(own.map(PathBuf::as_path)).map(|name| (name, true));
+        inner.chain(WHOLE.iter().map(|name| (Path::new(name), false)))
     }
 
     /// Refuses the directory called `name` if it is one that is never granted, lies around one, or in one. `chain` has
@@ -50,7 +46,7 @@ impl CeilingText {
         };
         let near = |n: &Path| name.starts_with(n) || n.starts_with(name);
         let by_name = || self.nevers().find(|(n, inner)| *inner && near(n)).map(|(n, _)| n);
-        let own = || name.to_string_lossy().starts_with("/tmp/cyberos-").then_some(name);
+        let own = || beginning_of(name).map(|_| name);
         match found.find(touches).map(|n| n.name.as_path()).or_else(by_name).or_else(own) {
             Some(why) => Err(Refusal::Descriptor(format!("never granted, because of {}", why.display()))),
             None => Ok(()),
