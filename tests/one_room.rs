@@ -1,11 +1,12 @@
-//! What one room of the broker does and no other: refusing a call, and asking the helper for a sandbox. The sources are
-//! read for it, tests left out.
+//! What one room of the broker does and no other: refusing a call, and asking the helper for a sandbox. And what there is one
+//! of in all crates: a second way of opening beneath, another set of characters that turn the direction, another list of
+//! what is never granted would be looked after less than the first. The sources are read for it, tests left out.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
 
 #[path = "support/source.rs"]
 mod source;
 
-use source::{files, is_test, read, shown};
+use source::{code, files, has_word, is_test, read, shown};
 use std::collections::BTreeSet;
 use syn::visit::Visit;
 
@@ -15,6 +16,35 @@ const REFUSES: &[&str] = &["broker/src/grants/", "broker/src/call.rs"];
 /// Who has the helper prepare a sandbox, beside its client, which is told by whom (`[10.2]`).
 const PREPARES: &str = "broker/src/sandbox.rs";
 const CLIENT: &str = "broker/src/helper.rs";
+
+/// What there is one of: in which file, and the words of the sources that no other has.
+const ONE_OF_EACH: &[(&str, &[&str])] = &[
+    ("proto/src/beneath.rs", &["openat2", "OpenHow", "RESOLVE_BENEATH"]),
+    ("proto/src/invoker.rs", &["\"SUDO_UID\""]),
+    ("proto/src/terminal.rs", &["u{202a}", "u{2066}", "u{200e}"]),
+    ("proto/src/ungrantable.rs", &["\"/etc/shadow", "\"/tmp/cyberos-\"", "\"/boot\""]),
+];
+
+/// Who has such a word and another use for it. The list shrinks.
+const OTHERS: &[(&str, &str)] = &[
+    ("priv-helper/src/sys.rs", "openat2"),
+    ("priv-helper/src/sys.rs", "OpenHow"),
+    ("priv-helper/src/sys.rs", "RESOLVE_BENEATH"),
+    ("skillfs/src/beneath.rs", "openat2"),
+    ("skillfs/src/beneath.rs", "OpenHow"),
+    ("skillfs/src/beneath.rs", "RESOLVE_BENEATH"),
+    ("skillfs/src/client.rs", "u{200e}"),
+    ("skillfs/src/client.rs", "u{202a}"),
+    ("skillfs/src/client.rs", "u{2066}"),
+    ("skillfs/src/certify/beneath.rs", "openat2"),
+    ("skillfs/src/certify/beneath.rs", "OpenHow"),
+    ("skillfs/src/certify/beneath.rs", "RESOLVE_BENEATH"),
+    ("skillfs/src/certify/beneath.rs", "u{200e}"),
+    ("skillfs/src/certify/beneath.rs", "u{2066}"),
+    ("skillfs/src/certify/skill.rs", "\"SUDO_UID\""),
+    // Where a sandbox has something of its own.
+    ("proto/src/plan.rs", "\"/boot\""),
+];
 
 /// What is looked for in one file.
 #[derive(Default)]
@@ -116,6 +146,40 @@ fn one_room_has_the_helper_prepare_sandboxes() {
     let mut all = who(|s| s.asks);
     assert!(all.remove(CLIENT), "the check does not find the client itself");
     assert_eq!(all, BTreeSet::from([PREPARES.to_owned()]));
+}
+
+/// A source without its tests, and without comments.
+fn own_text(text: &str) -> String {
+    let own = text.split_once("\n#[cfg(test)]").map_or(text, |(own, _)| own);
+    own.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn there_is_one_of_each_security_primitive() {
+    let mut found = BTreeSet::new();
+    let folders = ["proto/src", "priv-helper/src", "broker/src", "skillfs/src"];
+    for file in folders.iter().flat_map(|folder| files(folder, &[".rs"])) {
+        let name = shown(&file);
+        if is_test(&name) {
+            continue;
+        }
+        let text = own_text(&read(&file));
+        for (one, words) in ONE_OF_EACH {
+            for word in *words {
+                let is_name = word.chars().all(|c| c.is_alphanumeric() || c == '_');
+                let has = if is_name { has_word(&code(&text), word) } else { text.contains(word) };
+                assert!(has || name != *one, "the check does not find {word} in {one} itself");
+                if has && name != *one {
+                    found.insert((name.clone(), *word));
+                }
+            }
+        }
+    }
+    let known: BTreeSet<_> = OTHERS.iter().map(|(name, word)| ((*name).to_owned(), *word)).collect();
+    let more: Vec<_> = found.difference(&known).collect();
+    assert!(more.is_empty(), "there is one of these already, see ONE_OF_EACH: {more:?}");
+    let gone: Vec<_> = known.difference(&found).collect();
+    assert!(gone.is_empty(), "take these off OTHERS: {gone:?}");
 }
 
 #[test]
