@@ -180,7 +180,8 @@ impl Helper {
             let field =
                 |k: &str| status.lines().find_map(|l| l.strip_prefix(k)).unwrap_or("").trim().to_owned();
             let uid = field("Uid:").split_whitespace().next().and_then(|u| u.parse().ok());
-            if uid.is_some_and(ours) && !field("State:").starts_with('Z') {
+            // Dead, though not all of it has gone yet.
+            if uid.is_some_and(ours) && !field("State:").starts_with(['Z', 'X']) {
                 left.push(format!("process {} {}", entry.path().display(), field("Name:")));
             }
         }
