@@ -2,44 +2,118 @@
 //! what is never granted. `main` reads it; `link`, `spawn` and `fuse` compare with it.
 
 use crate::cgroup::Groups;
-pub(crate) use crate::policy::ceiling::Role;
+use crate::fuse::MountPoint;
+use crate::log::log;
 use crate::policy::ceiling::{CeilingText, MAX_FILE, RootKind};
+use crate::policy::identity::Key;
 use crate::policy::mounts::{hindrance, hindrance_below, may_back, waiting};
-use crate::policy::{identity::Key, never::Never};
-use crate::{fuse, prelude::*, table::Table};
-use nix::fcntl::{FcntlArg, ResolveFlag, fcntl, openat};
+use crate::policy::never::Never;
+use crate::policy::outcome::{fit, must, named};
+use crate::sys::{self, Sys};
+use crate::table::Table;
+use cyberos_proto::ids::MountId;
+use cyberos_proto::message::{Refusal, step};
+use nix::fcntl::{FcntlArg, OFlag, ResolveFlag, fcntl, openat};
+use nix::libc::{S_IFDIR, S_IFREG};
+use nix::sys::stat::Mode;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
-use std::{collections::BTreeMap, os::unix::fs::DirBuilderExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
+/// O_LARGEFILE, which is on every file, though libc calls it 0.
+const LARGE_FILE: OFlag =
+    OFlag::from_bits_retain(if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 });
 /// What an opening may be said to be, besides its access: how it was looked up, not what may be done with it. Of these
-/// are not O_PATH, O_APPEND, O_DIRECT, O_SYNC, O_NOATIME. O_LARGEFILE is on every file, though libc calls it 0.
+/// are not O_PATH, O_APPEND, O_DIRECT, O_SYNC, O_NOATIME.
 const PLAIN: OFlag = OFlag::O_ACCMODE
     .union(OFlag::O_NONBLOCK)
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC)
-    .union(OFlag::from_bits_retain(if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 }));
+    .union(LARGE_FILE);
 
-/// A place where a view may be mounted; `dir` is the directory under any view.
-pub(crate) struct MountPoint {
-    pub(crate) name: PathBuf,
-    pub(crate) dir: OwnedFd,
-    pub(crate) read_only: bool,
-}
-
+/// What root allows.
 pub(crate) struct Ceiling {
     pub(crate) text: CeilingText,
-    /// Directories below which descriptors must lie, with what the kernel calls them.
-    roots: Vec<(RootKind, PathBuf, OwnedFd)>,
-    /// Each with a descriptor that keeps its inode number from being used again.
-    never: Vec<(Never, OwnedFd)>,
+    roots: Vec<Root>,
+    never: Vec<HeldNever>,
     pub(crate) mounts: BTreeMap<MountId, MountPoint>,
     /// Directory shown at /opt/cyberos/bin.
     pub(crate) bin: Option<OwnedFd>,
     pub(crate) groups: Groups,
     /// Landlock's ABI, or 0.
     pub(crate) landlock: u8,
+}
+
+/// A directory below which descriptors of a kind must lie.
+struct Root {
+    kind: RootKind,
+    /// What the kernel calls it.
+    name: PathBuf,
+    dir: OwnedFd,
+}
+
+/// A directory that is never granted, with a descriptor that keeps its inode number from being used again.
+struct HeldNever {
+    never: Never,
+    held: OwnedFd,
+}
+
+/// What a descriptor must be to be taken for one of a kind.
+struct Rule {
+    /// One of `S_IF…`, and the word for it.
+    file_type: u32,
+    what: &'static str,
+    /// What is asked of the way from the root to it, besides that it leads through no link.
+    way: ResolveFlag,
+    /// Whether it may be the root itself.
+    root_itself: bool,
+}
+
+impl Rule {
+    fn of(kind: RootKind) -> Rule {
+        let links = ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let one_mount = links | ResolveFlag::RESOLVE_NO_XDEV;
+        match kind {
+            RootKind::Sealed => {
+                Rule { file_type: S_IFDIR, what: "directory", way: one_mount, root_itself: false }
+            }
+            RootKind::Backing => {
+                Rule { file_type: S_IFREG, what: "regular file", way: one_mount, root_itself: false }
+            }
+            // It may be on another mount than the root that it is in: which one was looked at before.
+            RootKind::Grant => Rule { file_type: S_IFDIR, what: "directory", way: links, root_itself: true },
+        }
+    }
+}
+
+impl Root {
+    fn open(kind: RootKind, path: &Path) -> Result<Root, String> {
+        let dir = named(path.display(), sys::open(path, DIRECTORY))?;
+        Ok(Root { kind, name: name_of(dir.as_fd())?, dir })
+    }
+
+    /// The type of its file system, if no file from there can back a view.
+    fn backs_nothing(&self) -> Result<Option<String>, String> {
+        let table = named("mounts", Table::read())?;
+        let mount = named(self.name.display(), sys::identity(&self.dir))?.mount;
+        Ok(may_back(&table.mounts, mount).err())
+    }
+
+    /// What is called `name` and lies below this directory, opened by path alone.
+    fn find(&self, name: &Path, rule: &Rule) -> Option<OwnedFd> {
+        let below = name.strip_prefix(&self.name).ok()?;
+        let below = match below.as_os_str().is_empty() {
+            false => below,
+            true if rule.root_itself => Path::new("."),
+            true => return None,
+        };
+        sys::open_below(Some(self.dir.as_fd()), below, rule.way).ok()
+    }
 }
 
 impl Ceiling {
@@ -51,93 +125,106 @@ impl Ceiling {
 
     fn open_all(text: CeilingText) -> Result<Ceiling, String> {
         check(&text)?;
-        let (mut mounts, mut roots, mut never) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut mounts = BTreeMap::new();
         for (id, (name, read_only)) in &text.mounts {
-            let dir = fuse::uncover(&text, name)?;
-            mounts.insert(*id, MountPoint { name: name.clone(), dir, read_only: *read_only });
+            mounts.insert(*id, MountPoint::uncover(&text, name, *read_only)?);
         }
+        let mut roots = Vec::new();
         for (kind, path) in &text.roots {
-            let shown = path.display();
-            let root = named(&shown, sys::open(path, DIRECTORY))?;
-            let table = named("mounts", Table::read())?;
-            let on = may_back(&table.mounts, named(&shown, sys::identity(&root))?.mount);
-            if let (RootKind::Backing, Err(on)) = (kind, on) {
-                log(&format!("WARN: {shown}: no backing files from a file system of type {on}"));
-                continue;
+            let root = Root::open(*kind, path)?;
+            match if *kind == RootKind::Backing { root.backs_nothing()? } else { None } {
+                None => roots.push(root),
+                Some(on) => {
+                    log(&format!(
+                        "WARN: {}: no backing files from a file system of type {on}",
+                        path.display()
+                    ));
+                }
             }
-            roots.push((*kind, name_of(root.as_fd())?, root));
         }
+        let mut never = Vec::new();
         for (path, inner) in text.nevers() {
             // What does not exist yet is told by its name.
             let Ok(held) = sys::open(path, DIRECTORY) else { continue };
-            let (name, around) = (name_of(held.as_fd())?, named(path.display(), around(held.as_fd()))?);
-            never.push((Never { name, around, inner }, held));
+            let name = name_of(held.as_fd())?;
+            let around = named(path.display(), around(held.as_fd()))?;
+            never.push(HeldNever { never: Never { name, around, inner }, held });
         }
-        let bin = text.bin.as_ref().map(|bin| named(bin.display(), sys::open(bin, DIRECTORY))).transpose()?;
-        Ok(Ceiling { text, roots, never, mounts, bin, groups: Groups::find(), landlock: sys::landlock_abi() })
+        let bin = match &text.bin {
+            Some(bin) => Some(named(bin.display(), sys::open(bin, DIRECTORY))?),
+            None => None,
+        };
+        let groups = Groups::find(text.cpu_percent);
+        Ok(Ceiling { text, roots, never, mounts, bin, groups, landlock: sys::landlock_abi() })
     }
 
     /// Everything that is held open, for a process that closes all else.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let roots = self.roots.iter().map(|(.., root)| root);
-        let mounts = self.mounts.values().map(|point| &point.dir);
-        let held = self.never.iter().map(|(_, held)| held);
-        roots.chain(mounts).chain(held).chain(&self.bin).map(AsFd::as_fd).collect()
+        let mut all = Vec::new();
+        all.extend(self.roots.iter().map(|root| root.dir.as_fd()));
+        all.extend(self.never.iter().map(|never| never.held.as_fd()));
+        all.extend(self.mounts.values().map(|point| point.dir.as_fd()));
+        all.extend(self.bin.iter().map(AsFd::as_fd));
+        all
     }
 
     /// Whether descriptors of that kind may be taken at all.
     pub(crate) fn has(&self, kind: RootKind) -> bool {
-        self.roots.iter().any(|(k, ..)| *k == kind)
+        self.roots.iter().any(|root| root.kind == kind)
     }
 
     /// What `fd` is, reopened by path alone below a root of that kind (`[10.2]`): its name is only a hint for finding
     /// it again; what is used is what was found again, if it is the same object on the same mount.
-    pub(crate) fn inside(&self, kind: RootKind, fd: BorrowedFd<'_>) -> Step<OwnedFd> {
-        // A grant may be on another mount than the root that it is in: which one was looked at before. And a root may
-        // itself be granted, but is no copy, and no file.
-        let links = ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        let (of_type, what, more, itself) = match kind {
-            RootKind::Sealed => (libc::S_IFDIR, "directory", links | ResolveFlag::RESOLVE_NO_XDEV, ""),
-            RootKind::Backing => (libc::S_IFREG, "regular file", links | ResolveFlag::RESOLVE_NO_XDEV, ""),
-            RootKind::Grant => (libc::S_IFDIR, "directory", links, "."),
-        };
+    pub(crate) fn inside(&self, kind: RootKind, fd: BorrowedFd<'_>) -> Result<OwnedFd, Refusal> {
+        let rule = Rule::of(kind);
         let theirs = sys::identity(fd).map_err(|e| Refusal::Descriptor(e.to_string()))?;
-        must(theirs.is(of_type), format!("not a {what}")).map_err(Refusal::Descriptor)?;
+        fit(theirs.is(rule.file_type), format!("not a {}", rule.what))?;
         let name = name_of(fd).map_err(Refusal::Descriptor)?;
-        let mut found = self.roots.iter().filter(|(k, ..)| *k == kind).filter_map(|(_, root_name, root)| {
-            let below = name.strip_prefix(root_name).ok()?;
-            let below = if below.as_os_str().is_empty() { Path::new(itself) } else { below };
-            let ours = sys::open_below(Some(root.as_fd()), below, more).ok()?;
-            sys::identity(&ours).is_ok_and(|ours| ours.same(&theirs)).then_some(ours)
-        });
-        let outside = || format!("the {what} is not inside a root of kind {}", kind.as_str());
-        found.next().ok_or_else(|| Refusal::Descriptor(outside()))
+        for root in self.roots.iter().filter(|root| root.kind == kind) {
+            let Some(ours) = root.find(&name, &rule) else { continue };
+            if sys::identity(&ours).is_ok_and(|found| found.same(&theirs)) {
+                return Ok(ours);
+            }
+        }
+        let (what, kind) = (rule.what, kind.as_str());
+        Err(Refusal::Descriptor(format!("the {what} is not inside a root of kind {kind}")))
     }
 
     /// Whether the kernel may serve `fd` in place of a view's server. It will open the file again with the helper's
     /// rights and look at no permission, so the peer must have opened it for as much as the mount gives; and for no less:
     /// what else an opening was allowed for, as an append-only file's is for its end alone, is not kept either.
-    pub(crate) fn backs(&self, fd: BorrowedFd<'_>, writable: bool) -> Step<()> {
-        let kept = step("look at a backing file", sys::identity(self.inside(RootKind::Backing, fd)?))?.kept;
-        must(!(kept && writable), "the file is append-only or immutable").map_err(Refusal::Descriptor)?;
-        let flags = OFlag::from_bits_retain(step("look at a backing file", fcntl(fd, FcntlArg::F_GETFL))?);
-        let access = flags & OFlag::O_ACCMODE;
-        let enough = access == OFlag::O_RDWR || !writable && access == OFlag::O_RDONLY;
-        must(enough && PLAIN.contains(flags), "the file is not open for just what the mount gives")
-            .map_err(Refusal::Descriptor)
+    pub(crate) fn backs(&self, fd: BorrowedFd<'_>, writable: bool) -> Result<(), Refusal> {
+        let ours = self.inside(RootKind::Backing, fd)?;
+        let kept = step("look at a backing file", sys::identity(ours))?.kept;
+        fit(!(kept && writable), "the file is append-only or immutable")?;
+        let flags = step("look at a backing file", fcntl(fd, FcntlArg::F_GETFL))?;
+        let flags = OFlag::from_bits_retain(flags);
+        let enough = match flags & OFlag::O_ACCMODE {
+            OFlag::O_RDWR => true,
+            OFlag::O_RDONLY => !writable,
+            _ => false,
+        };
+        fit(enough && PLAIN.contains(flags), "the file is not open for just what the mount gives")
     }
 
     /// The directory that `fd` is, and its name, if it may be granted as the plan's bind `bind` (`[4.0]`, `[10.2]`) while
     /// `table` holds.
-    pub(crate) fn granted(&self, fd: BorrowedFd<'_>, bind: u32, table: &Table) -> Step<(OwnedFd, PathBuf)> {
+    pub(crate) fn granted(
+        &self,
+        fd: BorrowedFd<'_>,
+        bind: u32,
+        table: &Table,
+    ) -> Result<(OwnedFd, PathBuf), Refusal> {
         let name = name_of(fd).map_err(Refusal::Descriptor)?;
-        let unless =
-            |hindrance: Option<_>| hindrance.map_or(Ok(()), |fs| Err(Refusal::GrantUnsupported { bind, fs }));
+        let unless = |hindrance: Option<String>| match hindrance {
+            Some(fs) => Err(Refusal::GrantUnsupported { bind, fs }),
+            None => Ok(()),
+        };
         // Before anything is looked up: nothing on the way may be a file system that can keep us waiting.
         unless(waiting(&table.mounts, &name))?;
         let ours = self.inside(RootKind::Grant, fd)?;
         let chain = step("look around a grant", around(ours.as_fd()))?;
-        self.text.grants(self.never.iter().map(|(never, _)| never), &name, &chain)?;
+        self.text.grants(self.never.iter().map(|held| &held.never), &name, &chain)?;
         // Nor anything in it one that could keep the sandbox, which then could not be ended.
         let mount = step("look at a grant", sys::identity(&ours))?.mount;
         unless(hindrance(&table.mounts, mount, &name))?;
@@ -145,13 +232,15 @@ impl Ceiling {
     }
 
     /// The sealed copy that `fd` is, with nothing mounted in it that could keep a sandbox waiting, while `table` holds.
-    pub(crate) fn sealed(&self, fd: BorrowedFd<'_>, table: &Table) -> Step<OwnedFd> {
+    pub(crate) fn sealed(&self, fd: BorrowedFd<'_>, table: &Table) -> Result<OwnedFd, Refusal> {
         let ours = self.inside(RootKind::Sealed, fd)?;
         let name = name_of(ours.as_fd()).map_err(Refusal::Descriptor)?;
-        let hindrance = hindrance_below(&table.mounts, &name);
-        let mounted =
-            |kind| Refusal::Descriptor(format!("a file system of type {kind} is mounted in a sealed copy"));
-        hindrance.map_or(Ok(ours), |kind| Err(mounted(kind)))
+        match hindrance_below(&table.mounts, &name) {
+            None => Ok(ours),
+            Some(kind) => {
+                Err(Refusal::Descriptor(format!("a file system of type {kind} is mounted in a sealed copy")))
+            }
+        }
     }
 }
 
@@ -168,16 +257,20 @@ fn check(text: &CeilingText) -> Result<(), String> {
     must(tmp.is_sticky(), "/tmp must be root's, and sticky")
 }
 
-/// The keys of `dir` and of every directory around it, up to the root.
+/// The keys of `dir` and of every directory around it, up to the root, above which is the root again.
 fn around(dir: BorrowedFd<'_>) -> Sys<Vec<Key>> {
-    let (mut last, mut at) = (sys::identity(dir)?, openat(dir, "..", DIRECTORY, Mode::empty())?);
-    let (mut keys, mut next) = (vec![last.key], sys::identity(&at)?);
-    while !next.same(&last) {
+    let mut last = sys::identity(dir)?;
+    let mut keys = vec![last.key];
+    let mut above = openat(dir, "..", DIRECTORY, Mode::empty())?;
+    loop {
+        let next = sys::identity(&above)?;
+        if next.same(&last) {
+            return Ok(keys);
+        }
         keys.push(next.key);
-        at = openat(&at, "..", DIRECTORY, Mode::empty())?;
-        (last, next) = (next, sys::identity(&at)?);
+        last = next;
+        above = openat(&above, "..", DIRECTORY, Mode::empty())?;
     }
-    Ok(keys)
 }
 
 /// Where the kernel says `fd` is. A name, not a proof.
@@ -189,8 +282,10 @@ fn name_of(fd: BorrowedFd<'_>) -> Result<PathBuf, String> {
 fn read_guarded(path: &Path) -> Result<String, String> {
     let file = named("open", sys::open(path, OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK))?;
     let id = named("look at it", sys::identity(&file))?;
-    let guarded = id.is(libc::S_IFREG) && !id.is_open();
+    let guarded = id.is(S_IFREG) && !id.is_open();
     must(guarded, "must be a regular file of root's that nobody else can write")?;
     let mut text = String::new();
-    named("read", fs::File::from(file).take(MAX_FILE as u64 + 1).read_to_string(&mut text)).map(|_| text)
+    let mut file = File::from(file).take(MAX_FILE as u64 + 1);
+    named("read", file.read_to_string(&mut text))?;
+    Ok(text)
 }

@@ -2,7 +2,7 @@
 //! need no second reader of that file. It needs no rights beyond reading the file, and serves nobody.
 
 use crate::policy::ceiling::{CeilingText, MAX_FILE};
-use crate::policy::start::named;
+use crate::policy::outcome::named;
 use std::fs::File;
 use std::io::{Read, Write, stderr, stdout};
 use std::path::Path;

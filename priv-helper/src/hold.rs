@@ -1,10 +1,22 @@
 //! What a link process owns outside itself: sandboxes, mounts, blocks of uids with their sockets. The list is kept
 //! twice, there and through notes in the parent, so that whoever is left can end all of it. It decides nothing.
 
-use crate::prelude::*;
-use crate::{fuse, lease, socket};
+use crate::cgroup::Groups;
+use crate::inner::{Inner, Note, Thing};
+use crate::log::log;
+use crate::policy::ceiling::block;
+use crate::sys::{self, Sys};
+use crate::{fuse, socket};
+use cyberos_proto::ids::SandboxId;
+use cyberos_proto::link::{LinkError, Wait};
+use cyberos_proto::message::{Refusal, step};
+use nix::errno::Errno;
+use nix::libc;
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+/// The list, each thing with the descriptors that [`Thing`] names.
 #[derive(Default)]
 pub(crate) struct Holdings {
     things: BTreeMap<Thing, Vec<OwnedFd>>,
@@ -12,17 +24,20 @@ pub(crate) struct Holdings {
 
 impl Holdings {
     /// Keeps `thing` here and in the parent. If the parent cannot be told, it is ended at once.
-    pub(crate) fn hold(&mut self, notes: &Inner, thing: Thing, mut fds: Vec<OwnedFd>) -> Step<()> {
+    pub(crate) fn hold(&mut self, notes: &Inner, thing: Thing, mut fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let told = step("tell the parent", notes.send(&Note::Hold(thing), &borrowed, Wait::Block));
-        if told.is_ok() {
-            // The parent alone keeps locks: a link that is stuck in a close would do so for ever.
-            fds.truncate(usize::from(!matches!(thing, Thing::Block(_))));
-            self.things.insert(thing, fds);
-        } else {
+        if told.is_err() {
             let _ = end(thing, &fds);
+            return told;
         }
-        told
+        // The parent alone keeps locks: a link that is stuck in a close would do so for ever.
+        fds.truncate(match thing {
+            Thing::Sandbox(_) | Thing::Mount(_) => 1,
+            Thing::Block(_) => 0,
+        });
+        self.things.insert(thing, fds);
+        Ok(())
     }
 
     pub(crate) fn drop(&mut self, notes: &Inner, thing: Thing) {
@@ -40,21 +55,21 @@ impl Holdings {
     pub(crate) fn sandboxes(&self) -> impl Iterator<Item = (SandboxId, BorrowedFd<'_>)> {
         self.things.iter().filter_map(|(thing, fds)| match thing {
             Thing::Sandbox(id) => Some((*id, fds.first()?.as_fd())),
-            _ => None,
+            Thing::Mount(_) | Thing::Block(_) => None,
         })
     }
 
     /// The pidfds of sandboxes that still have a process.
     pub(crate) fn alive(&self) -> Vec<BorrowedFd<'_>> {
-        let inits = self.sandboxes().map(|(_, init)| init);
-        inits.filter(|init| !sys::readable(*init, Duration::ZERO)).collect()
+        self.sandboxes().map(|(_, init)| init).filter(|init| !has_ended(*init)).collect()
     }
 
     /// Parent: lets go of sandboxes whose last process has ended.
     pub(crate) fn shed(&mut self) {
-        let ended =
-            |fds: &[OwnedFd]| fds.first().is_some_and(|init| sys::readable(init.as_fd(), Duration::ZERO));
-        self.things.retain(|thing, fds| !(matches!(thing, Thing::Sandbox(_)) && ended(fds)));
+        self.things.retain(|thing, fds| match thing {
+            Thing::Sandbox(_) => fds.first().is_none_or(|init| !has_ended(init.as_fd())),
+            Thing::Mount(_) | Thing::Block(_) => true,
+        });
     }
 
     /// Parent: takes all notes that have come. After an error nothing more is to be taken.
@@ -74,23 +89,28 @@ impl Holdings {
     /// last process is gone.
     pub(crate) fn end(&mut self) {
         for (thing, fds) in &self.things {
-            match end(*thing, fds) {
-                Ok(()) | Err(Errno::ESRCH) => {}
-                Err(Errno::EINVAL) if matches!(thing, Thing::Mount(_)) => {} // taken off before
-                Err(e) => log(&format!("{thing:?} cannot be ended: {e}")),
+            match (thing, end(*thing, fds)) {
+                // It had ended, or was taken off, before.
+                (_, Ok(()) | Err(Errno::ESRCH)) | (Thing::Mount(_), Err(Errno::EINVAL)) => {}
+                (_, Err(e)) => log(&format!("{thing:?} cannot be ended: {e}")),
             }
         }
         self.things.retain(|thing, _| !matches!(thing, Thing::Mount(_)));
     }
 
     /// When all processes have gone: removes the control groups that are left, before the blocks are free.
-    pub(crate) fn forget(self, ceiling: &Ceiling) {
+    pub(crate) fn forget(self, groups: &Groups) {
         for thing in self.things.keys() {
             if let Thing::Block(first) = thing {
-                ceiling.groups.sweep(lease::block(*first));
+                groups.sweep(block(*first));
             }
         }
     }
+}
+
+/// Whether the process behind a pidfd has ended; that of an init: whether the last one of its sandbox has.
+fn has_ended(process: BorrowedFd<'_>) -> bool {
+    sys::readable(process, Duration::ZERO)
 }
 
 fn end(thing: Thing, fds: &[OwnedFd]) -> Sys<()> {
@@ -98,9 +118,9 @@ fn end(thing: Thing, fds: &[OwnedFd]) -> Sys<()> {
         (Thing::Sandbox(_), Some(init)) => sys::pidfd_signal(init.as_fd(), libc::SIGKILL),
         (Thing::Mount(_), Some(mount)) => fuse::unmount(mount.as_fd()),
         (Thing::Block(first), _) => {
-            socket::sweep(lease::block(first));
+            socket::sweep(block(first));
             Ok(())
         }
-        (_, None) => Ok(()),
+        (Thing::Sandbox(_) | Thing::Mount(_), None) => Ok(()),
     }
 }

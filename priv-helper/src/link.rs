@@ -1,12 +1,13 @@
 //! A link process: one peer, receive → gate → act → reply, and the news of its sandboxes. Each runs in a process of its
 //! own, so that a peer that makes it wait hangs only itself. When peer or parent goes, all that it made goes.
 
-use crate::ceiling::{Ceiling, Role};
+use crate::ceiling::Ceiling;
 use crate::hold::Holdings;
 use crate::inner::Inner;
 use crate::log::{Often, log_often};
+use crate::policy::ceiling::Role;
 use crate::policy::gate::{self, Phase};
-use crate::policy::start::{must, named};
+use crate::policy::outcome::{must, named};
 use crate::sandbox::{Sandboxes, Within};
 use crate::sys;
 use crate::views::Views;

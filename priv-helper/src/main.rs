@@ -2,15 +2,16 @@
 //! written, and decides nothing. This file is the start-up list, in order; `parent` accepts, `link` serves.
 //!
 //! ```text
-//! sys, log     the system calls that need unsafe code; lines on standard error, without waiting
-//! table        what is mounted; ceiling: what root allows, held open; cgroup: control groups
-//! lease        uids, and the leases of them; socket: an invocation's socket; fuse: mounts of views
-//! hold         what a link owns outside itself
+//! link         one peer: receive → gate → act → reply; parent: accepts peers and keeps what they hold
+//! views        one link's views; fuse: their mounts
 //! sandbox      one link's sandboxes, from a plan to the end of their processes:
 //!              prepare (what is taken from the host) → init (their first process) → child (what a sandbox is) → execve
-//! policy       what is decided on data alone, pure; inner: what the helper's own processes tell each other
-//! views        one link's views; prelude: names that some parts use; check: what a ceiling says, for people
-//! link         one peer: receive → gate → act → reply; parent: accepts peers and keeps what they hold
+//! hold         what a link owns outside itself
+//! ceiling      what root allows, held open; cgroup: control groups
+//! lease        uids, and the leases of them; socket: an invocation's socket
+//! table        what is mounted; inner: what the helper's own processes tell each other
+//! sys, log     the system calls that need unsafe code; lines on standard error, without waiting
+//! policy       what is decided on data alone: pure, tried without root; check: what a ceiling says, for people
 //! ```
 //!
 //! It must run in the mount namespace in which its mounts are to be seen: a unit option that makes another one
@@ -27,7 +28,6 @@ mod link;
 mod log;
 mod parent;
 mod policy;
-mod prelude;
 mod sandbox;
 mod socket;
 mod sys;
@@ -35,12 +35,19 @@ mod table;
 mod views;
 
 use caps::{CapSet, Capability, CapsHashSet};
+use ceiling::Ceiling;
 use cyberos_proto::link::is_listener;
-use nix::fcntl::{FcntlArg, fcntl};
+use log::log;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, setns};
+use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd;
+use policy::outcome::{must, named};
 use policy::start::{Purpose, activated, purpose};
-use prelude::*;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// What root's work here needs; everything else is given up at once.
@@ -54,19 +61,27 @@ const CAPABILITIES: [Capability; 7] = [
     Capability::CAP_FOWNER,          // removal of a lease's socket from sticky /tmp
 ];
 
+/// Open files that the helper may have at once, or fewer where its unit says so.
+const OPEN_FILES: u64 = 8192;
+
 fn main() -> ExitCode {
     let done = match purpose(std::env::args_os().skip(1)) {
-        Ok(Purpose::Check(file)) => {
-            return if check::check(&file) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-        }
+        Ok(Purpose::Check(file)) if check::check(&file) => Ok(()),
+        // It has said what is wrong.
+        Ok(Purpose::Check(_)) => return ExitCode::FAILURE,
         Ok(Purpose::Serve(ceiling)) => serve(&ceiling),
         Err(why) => Err(why),
     };
-    let Err(why) = done else { return ExitCode::SUCCESS };
-    log(&why);
-    ExitCode::FAILURE
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            log(&why);
+            ExitCode::FAILURE
+        }
+    }
 }
 
+/// The whole life of the helper.
 fn serve(ceiling: &Path) -> Result<(), String> {
     // A signal that the log would bring is none: it only loses a line.
     sys::ignore_signals(sandbox::IGNORED);
@@ -75,19 +90,12 @@ fn serve(ceiling: &Path) -> Result<(), String> {
     sys::clear_environment();
     let listener = listener()?;
     sys::close_all_but(&mut [listener.as_fd()]);
-    named("non-dumpable", prctl::set_dumpable(false))?;
-    named("no_new_privs", prctl::set_no_new_privs())?;
-    named("subreaper", prctl::set_child_subreaper(true))?;
-    sys::default_signals((1..=64).filter(|signal| !sandbox::IGNORED.contains(signal)));
-    sys::reap_children(false);
-    umask(Mode::from_bits_truncate(0o077));
-    let (_, most) = named("descriptors", getrlimit(Resource::RLIMIT_NOFILE))?;
-    named("descriptors", setrlimit(Resource::RLIMIT_NOFILE, most.min(8192), most))?;
+    inherit_nothing()?;
     let ceiling = named("the ceiling's path", std::path::absolute(ceiling))?;
     not_in_a_chroot()?;
     // What is looked up in it is found even when something is mounted over it.
     named("/proc", unistd::chdir("/proc"))?;
-    let ceiling = ceiling::Ceiling::read(&ceiling)?;
+    let ceiling = Ceiling::read(&ceiling)?;
     named("capabilities", drop_capabilities())?;
     named("own filter", sys::load_filter(sandbox::rights::filter!("helper")))?;
     if ceiling.landlock == 0 {
@@ -100,6 +108,18 @@ fn serve(ceiling: &Path) -> Result<(), String> {
     ceiling.groups.end();
     log("ended");
     Ok(())
+}
+
+/// What a process has from who starts it, and what else is told of it, as it is to be here.
+fn inherit_nothing() -> Result<(), String> {
+    named("non-dumpable", prctl::set_dumpable(false))?;
+    named("no_new_privs", prctl::set_no_new_privs())?;
+    named("subreaper", prctl::set_child_subreaper(true))?;
+    sys::default_signals((1..=64).filter(|signal| !sandbox::IGNORED.contains(signal)));
+    sys::reap_children(false);
+    umask(Mode::from_bits_truncate(0o077));
+    let (_, most) = named("descriptors", getrlimit(Resource::RLIMIT_NOFILE))?;
+    named("descriptors", setrlimit(Resource::RLIMIT_NOFILE, most.min(OPEN_FILES), most))
 }
 
 /// A mount namespace is entered at its own root. In a chroot that is not this process's, and a sandbox that enters its
@@ -117,7 +137,8 @@ fn not_in_a_chroot() -> Result<(), String> {
 fn listener() -> Result<OwnedFd, String> {
     let fd = named("descriptor 3", sys::activated_socket())?;
     must(named("descriptor 3", is_listener(&fd))?, "descriptor 3 is not a listening SEQPACKET socket")?;
-    named("descriptor 3", fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))).map(|_| fd)
+    named("descriptor 3", fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)))?;
+    Ok(fd)
 }
 
 fn drop_capabilities() -> Result<(), caps::errors::CapsError> {

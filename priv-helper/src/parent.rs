@@ -1,28 +1,43 @@
 //! The parent: accepts, tells roles, forks a link process for each, and holds what they hold. It never reads a byte
 //! that a peer has sent, and makes no call that a peer's file system could stop, so nothing that a peer does hangs it.
 
-use crate::ceiling::Role;
+use crate::ceiling::Ceiling;
 use crate::hold::Holdings;
+use crate::inner::{Inner, Note};
 use crate::link::{self, SEND_LIMIT};
-use crate::prelude::*;
-use cyberos_proto::link::accept;
-use cyberos_proto::message::{FromHelper, Reply, Request};
-use nix::sys::signal::SigSet;
+use crate::log::{Often, log_often};
+use crate::policy::ceiling::Role;
+use crate::sys::{self, Sys};
+use caps::{CapSet, Capability};
+use cyberos_proto::link::{Link, LinkError, Wait, accept, pair};
+use cyberos_proto::message::{FromHelper, Refusal, Reply, Request};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// How long a link process may take to end after its peer has gone; then it is killed and its things are ended here.
 const CLOSE_LIMIT: Duration = Duration::from_millis(900);
+/// Most link processes of one role that cannot even be killed, since a peer's file system holds them.
+const MOST_STUCK: usize = 4;
 
 type Connection = Link<FromHelper, Request>;
 
+/// A link process, and what it holds.
 struct Served {
     role: Role,
     pidfd: OwnedFd,
+    /// What it says. None when it is to end.
     notes: Option<Inner>,
     /// A copy of the peer's link, only to see it hang up.
     connection: Option<Connection>,
     /// Since when it should be ending.
     ending: Option<Instant>,
+    /// Whether its things have been ended here. Its process may still be there.
     ended: bool,
     holdings: Holdings,
 }
@@ -34,9 +49,12 @@ pub(crate) fn run(ceiling: &Ceiling, listener: &OwnedFd) -> Sys<()> {
     let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let mut served = Vec::new();
     while signals.read_signal()?.is_none() {
+        let mut news = vec![signals.as_fd()];
         // Who comes again while the predecessor is just ending waits in the queue until that has ended.
-        let open = ending(&served).is_none();
-        wait(ceiling, &mut served, &[signals.as_fd(), listener.as_fd()][..1 + usize::from(open)], None)?;
+        if ending(&served).is_none() {
+            news.push(listener.as_fd());
+        }
+        wait(ceiling, &mut served, &news, None)?;
         if sys::readable(listener.as_fd(), Duration::ZERO) {
             // Only now that somebody waits: a link that the same peer closed before it came is seen to have ended.
             served.iter_mut().for_each(Served::look);
@@ -45,10 +63,10 @@ pub(crate) fn run(ceiling: &Ceiling, listener: &OwnedFd) -> Sys<()> {
             }
         }
     }
-    for s in &mut served {
+    for link in &mut served {
         // The link process sees it, and ends what it owns and itself.
-        s.notes = None;
-        s.ending.get_or_insert_with(Instant::now);
+        link.notes = None;
+        link.ending.get_or_insert_with(Instant::now);
     }
     let until = Instant::now() + 2 * CLOSE_LIMIT;
     while !served.is_empty() && Instant::now() < until {
@@ -59,30 +77,42 @@ pub(crate) fn run(ceiling: &Ceiling, listener: &OwnedFd) -> Sys<()> {
 
 /// Since when a link has been ending that has not ended.
 fn ending(served: &[Served]) -> Option<Instant> {
-    served.iter().filter(|s| !s.ended).filter_map(|s| s.ending).min()
+    served.iter().filter(|link| !link.ended).filter_map(|link| link.ending).min()
 }
 
 /// Waits until something happens, to a link or to `others`, at most `until`, and looks after the links.
-fn wait(c: &Ceiling, served: &mut Vec<Served>, others: &[BorrowedFd<'_>], until: Option<Instant>) -> Sys<()> {
-    let (mut news, mut connections) = (others.to_vec(), Vec::new());
-    for s in &*served {
-        if s.ended {
-            news.extend(s.holdings.alive());
-            news.extend((!s.gone()).then_some(s.pidfd.as_fd()));
-            continue;
+fn wait(
+    ceiling: &Ceiling,
+    served: &mut Vec<Served>,
+    others: &[BorrowedFd<'_>],
+    until: Option<Instant>,
+) -> Sys<()> {
+    let mut news = others.to_vec();
+    let mut connections = Vec::new();
+    for link in &*served {
+        if link.ended {
+            news.extend(link.holdings.alive());
+            news.extend((!link.is_gone()).then_some(link.pidfd.as_fd()));
+        } else {
+            news.push(link.pidfd.as_fd());
+            news.extend(link.notes.iter().map(AsFd::as_fd));
+            connections.extend(link.connection.iter().map(AsFd::as_fd));
         }
-        news.push(s.pidfd.as_fd());
-        news.extend(s.notes.iter().map(AsFd::as_fd));
-        connections.extend(s.connection.iter().map(AsFd::as_fd));
     }
     let until = ending(served).map(|at| at + CLOSE_LIMIT).or(until);
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     sys::wait_any(&news, &connections, left)?;
-    served.iter_mut().for_each(Served::look);
-    served.iter_mut().filter(|s| s.ended && s.gone()).for_each(|s| s.holdings.shed());
+
+    for link in &mut *served {
+        link.look();
+        if link.ended && link.is_gone() {
+            link.holdings.shed();
+        }
+    }
     // Their blocks stay locked until the last process has gone.
-    for s in served.extract_if(.., |s| s.ended && s.gone() && s.holdings.alive().is_empty()) {
-        s.holdings.forget(c);
+    let is_over = |link: &mut Served| link.ended && link.is_gone() && link.holdings.alive().is_empty();
+    for link in served.extract_if(.., is_over) {
+        link.holdings.forget(&ceiling.groups);
     }
     Ok(())
 }
@@ -94,20 +124,22 @@ fn accept_one(ceiling: &Ceiling, listener: &OwnedFd, served: &mut Vec<Served>) {
         log_often(Often::Refusal, &format!("refused: uid {uid} has no role"));
         return close_elsewhere(connection, Some(Refusal::Role));
     };
-    // One that cannot even be killed, since a peer's file system holds it, counts too: a few of those are enough. So do
-    // sandboxes that outlive their link for such a reason, as sandboxes.
-    let all = || served.iter().filter(|s| s.role == role);
-    let kept: usize = all().map(|s| s.holdings.alive().len()).sum();
-    if all().any(|s| !s.ended)
-        || all().filter(|s| !s.gone()).count() >= 4
-        || kept >= ceiling.text.max_sandboxes
-    {
+    if is_busy(ceiling, role, served) {
         return close_elsewhere(connection, Some(Refusal::Busy));
     }
     match start(ceiling, role, connection) {
-        Ok(s) => served.push(s),
+        Ok(link) => served.push(link),
         Err(e) => log_often(Often::Refusal, &format!("a link of {role:?} cannot be served: {e}")),
     }
+}
+
+/// Whether no other link of that role is taken: one lives, or what dead ones have left is too much. A few processes that
+/// cannot be killed are enough; and sandboxes that outlive their link for such a reason count as sandboxes.
+fn is_busy(ceiling: &Ceiling, role: Role, served: &[Served]) -> bool {
+    let of_role = || served.iter().filter(|link| link.role == role);
+    let stuck = of_role().filter(|link| !link.is_gone()).count();
+    let sandboxes: usize = of_role().map(|link| link.holdings.alive().len()).sum();
+    of_role().any(|link| !link.ended) || stuck >= MOST_STUCK || sandboxes >= ceiling.text.max_sandboxes
 }
 
 /// Forks the link process, which owns `connection` from then on.
@@ -122,17 +154,25 @@ fn start(ceiling: &Ceiling, role: Role, connection: Connection) -> Result<Served
         keep.extend([connection.as_fd(), theirs.as_fd()]);
         sys::close_all_but(&mut keep);
         sys::reap_children(true);
-        let _ = caps::drop(None, caps::CapSet::Permitted, caps::Capability::CAP_DAC_OVERRIDE);
+        let _ = caps::drop(None, CapSet::Permitted, Capability::CAP_DAC_OVERRIDE);
         let _ = SigSet::empty().thread_set_mask();
         link::serve(ceiling, role, peer, &connection, &theirs)
     })?;
     log_often(Often::Coming, &format!("link of {role:?}, pid {}, begins", peer.pid));
-    let (notes, connection, holdings) = (Some(ours), Some(Connection::new(copy)), Holdings::default());
-    Ok(Served { role, pidfd, notes, connection, ending: None, ended: false, holdings })
+    Ok(Served {
+        role,
+        pidfd,
+        notes: Some(ours),
+        connection: Some(Connection::new(copy)),
+        ending: None,
+        ended: false,
+        holdings: Holdings::default(),
+    })
 }
 
 impl Served {
-    fn gone(&self) -> bool {
+    /// Whether its process has ended.
+    fn is_gone(&self) -> bool {
         sys::readable(self.pidfd.as_fd(), Duration::ZERO)
     }
 
@@ -141,13 +181,16 @@ impl Served {
         if self.ended {
             return;
         }
-        let strange = self.notes.as_ref().is_some_and(|n| self.holdings.take(n).is_err());
-        self.ended = self.gone() || strange || self.ending.is_some_and(|at| at.elapsed() >= CLOSE_LIMIT);
+        // Before its notes are taken, so that none is missed of a process that has gone.
+        let gone = self.is_gone();
+        let strange = self.notes.as_ref().is_some_and(|notes| self.holdings.take(notes).is_err());
+        let late = self.ending.is_some_and(|at| at.elapsed() >= CLOSE_LIMIT);
+        self.ended = gone || strange || late;
         if self.ended {
             let _ = sys::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
             self.holdings.end();
         }
-        if self.ended || self.connection.as_ref().is_some_and(|c| sys::hung_up(c.as_fd())) {
+        if self.ended || self.connection.as_ref().is_some_and(|link| sys::hung_up(link.as_fd())) {
             self.ending.get_or_insert_with(Instant::now);
             if let Some(connection) = self.connection.take() {
                 close_elsewhere(connection, None);

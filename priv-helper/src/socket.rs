@@ -3,10 +3,20 @@
 
 use crate::policy::lease::is_socket;
 pub(crate) use crate::policy::lease::socket as path;
-use crate::prelude::*;
+use crate::sys;
+use cyberos_proto::ids::InvocationId;
+use cyberos_proto::message::{Refusal, step};
+use nix::errno::Errno;
+use nix::libc::S_IFSOCK;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use std::fs;
 use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// How many may wait to be accepted.
+const BACKLOG: i32 = 64;
 
 /// Makes something that is the lease's from its birth: with its file system ids, under umask 0177.
 pub(crate) fn as_lease<T>(uid: u32, make: impl FnOnce() -> T) -> T {
@@ -21,7 +31,7 @@ pub(crate) fn as_lease<T>(uid: u32, make: impl FnOnce() -> T) -> T {
 }
 
 /// Makes the socket and answers it with its inode. Nobody can connect before it listens.
-pub(crate) fn create(invocation: InvocationId, uid: u32) -> Step<(OwnedFd, u64)> {
+pub(crate) fn create(invocation: InvocationId, uid: u32) -> Result<(OwnedFd, u64), Refusal> {
     let path = path(invocation);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = step("socket", socket(AddressFamily::Unix, SockType::Stream, flags, None))?;
@@ -31,12 +41,12 @@ pub(crate) fn create(invocation: InvocationId, uid: u32) -> Step<(OwnedFd, u64)>
         other => step("bind the socket", other)?,
     }
     let made = step("look at the socket", sys::identity_at(&path))?;
-    let inode = made.key.2;
-    if !made.is_socket(inode, uid) || made.mode & 0o7777 != 0o600 {
+    let inode = made.inode();
+    if !made.is_socket(inode, uid) || made.permissions() != 0o600 {
         // Not what was just bound, so not ours to remove either.
         return step("the socket was replaced", Err(Errno::ESTALE));
     }
-    let listens = Backlog::new(64).and_then(|b| listen(&fd, b));
+    let listens = Backlog::new(BACKLOG).and_then(|backlog| listen(&fd, backlog));
     step("listen", listens).inspect_err(|_| remove(invocation, inode, uid))?;
     Ok((fd, inode))
 }
@@ -45,18 +55,20 @@ pub(crate) fn create(invocation: InvocationId, uid: u32) -> Step<(OwnedFd, u64)>
 /// reach it, so nothing can come between look and removal.
 pub(crate) fn remove(invocation: InvocationId, inode: u64, uid: u32) {
     let path = path(invocation);
-    if sys::identity_at(&path).is_ok_and(|i| i.is_socket(inode, uid)) {
+    if sys::identity_at(&path).is_ok_and(|found| found.is_socket(inode, uid)) {
         let _ = fs::remove_file(path);
     }
 }
 
 /// Removes every socket with exactly such a name that belongs to a uid of `uids`.
 pub(crate) fn sweep(uids: RangeInclusive<u32>) {
-    let of_ours = |i: sys::Identity| i.is(libc::S_IFSOCK) && uids.contains(&i.uid);
     for entry in fs::read_dir("/tmp").into_iter().flatten().flatten() {
-        let named = entry.file_name().to_str().is_some_and(is_socket);
-        if named && sys::identity_at(&entry.path()).is_ok_and(of_ours) {
-            let _ = fs::remove_file(entry.path());
+        if !entry.file_name().to_str().is_some_and(is_socket) {
+            continue;
+        }
+        let path = entry.path();
+        if sys::identity_at(&path).is_ok_and(|found| found.is(S_IFSOCK) && uids.contains(&found.uid)) {
+            let _ = fs::remove_file(path);
         }
     }
 }

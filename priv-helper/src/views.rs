@@ -41,7 +41,7 @@ impl Views {
     ) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
         let point = ceiling.mounts.get(&mount);
         let point = point.ok_or_else(|| Refusal::Ceiling(format!("there is no mount {}", mount.get())))?;
-        let (server, kept) = fuse::prepare(ceiling, point, peer)?;
+        let (server, kept) = fuse::prepare(&ceiling.text, point, peer)?;
         let copy = ceiling.has(RootKind::Backing).then(|| server.try_clone());
         let copy = step("copy the server's end", copy.transpose())?;
         // Held before it is attached: there is no moment in which nobody would take it off.

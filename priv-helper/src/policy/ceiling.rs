@@ -14,7 +14,7 @@
 //! | `max_memory_mb` … | see [`LIMITS`] | see there |
 //! | `cpu_percent` | of one core, for a sandbox in a control group that can say so | 200 |
 
-use crate::policy::start::must;
+use crate::policy::outcome::must;
 use core::fmt::{self, Display, Formatter};
 use core::str::FromStr;
 use cyberos_proto::ids::{MAX_MOUNTS, MountId};

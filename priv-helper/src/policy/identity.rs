@@ -30,6 +30,16 @@ impl Identity {
         self.mode & S_IFMT == kind
     }
 
+    /// Its inode number.
+    pub(crate) fn inode(&self) -> u64 {
+        self.key.2
+    }
+
+    /// Its permissions, with the set-id bits and the sticky bit.
+    pub(crate) fn permissions(&self) -> u32 {
+        self.mode & 0o7777
+    }
+
     /// Whether anybody but root can write it.
     pub(crate) fn is_open(&self) -> bool {
         self.uid != 0 || self.mode & 0o022 != 0
@@ -42,7 +52,7 @@ impl Identity {
 
     /// Whether it is the socket of that inode and owner.
     pub(crate) fn is_socket(&self, inode: u64, uid: u32) -> bool {
-        self.is(S_IFSOCK) && (self.key.2, self.uid) == (inode, uid)
+        self.is(S_IFSOCK) && (self.inode(), self.uid) == (inode, uid)
     }
 
     /// Whether it is the character device with that major and minor number.

@@ -2,7 +2,7 @@
 //! a system call, and nothing in here knows the rest of the helper, which only carries it out.
 //!
 //! ```text
-//! start     how the helper is started, and the form of errors at a start
+//! start     how the helper is started; outcome: what errors are
 //! ceiling   the text of root's limits
 //! gate      which request is taken from whom, and when
 //! never     what is granted to nobody
@@ -23,6 +23,7 @@ pub(crate) mod lease;
 pub(crate) mod mounts;
 pub(crate) mod network;
 pub(crate) mod never;
+pub(crate) mod outcome;
 pub(crate) mod recent;
 pub(crate) mod rootfs;
 pub(crate) mod start;

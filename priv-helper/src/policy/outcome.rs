@@ -3,9 +3,6 @@
 use core::fmt::Display;
 use cyberos_proto::message::Refusal;
 
-/// What a step of a request comes to.
-pub(crate) type Step<T> = Result<T, Refusal>;
-
 /// Says of what an error at start is.
 pub(crate) fn named<T>(what: impl Display, result: Result<T, impl Display>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e}"))
@@ -17,6 +14,6 @@ pub(crate) fn must(right: bool, why: impl Into<String>) -> Result<(), String> {
 }
 
 /// Unless `right`, a descriptor is refused because of `why`.
-pub(crate) fn fit(right: bool, why: impl Into<String>) -> Step<()> {
+pub(crate) fn fit(right: bool, why: impl Into<String>) -> Result<(), Refusal> {
     if right { Ok(()) } else { Err(Refusal::Descriptor(why.into())) }
 }

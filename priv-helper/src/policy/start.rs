@@ -1,18 +1,8 @@
-//! How the helper is started: what its environment and arguments must say, and the form of errors at a start.
+//! How the helper is started: what its environment and arguments must say.
 
-use core::fmt::Display;
+use crate::policy::outcome::must;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-
-/// Says of what an error at start is.
-pub(crate) fn named<T>(what: impl Display, result: Result<T, impl Display>) -> Result<T, String> {
-    result.map_err(|e| format!("{what}: {e}"))
-}
-
-/// Unless `right`, `why` is an error at start.
-pub(crate) fn must(right: bool, why: impl Into<String>) -> Result<(), String> {
-    if right { Ok(()) } else { Err(why.into()) }
-}
 
 /// Whether the process `pid` was started with exactly one listening socket; `variable` is what its environment says.
 pub(crate) fn activated(pid: u32, variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {

@@ -33,7 +33,7 @@ use crate::hold::Holdings;
 use crate::inner::{Inner, Note, Thing};
 use crate::lease::{self, Leases};
 use crate::policy::gate::Phase;
-use crate::policy::start::named;
+use crate::policy::outcome::named;
 use crate::table::Table;
 use crate::{socket, sys};
 pub(crate) use child::IGNORED;
@@ -99,7 +99,7 @@ impl Sandboxes {
         };
         let limits = self.usual.clone();
         let group = w.ceiling.groups.make(uid);
-        let group = group.and(limits.iter().try_for_each(|l| w.ceiling.groups.limit(uid, w.ceiling, l)));
+        let group = group.and(limits.iter().try_for_each(|l| w.ceiling.groups.limit(uid, l)));
         if let Err(refusal) = group {
             w.ceiling.groups.remove(uid);
             self.leases.give(uid);
@@ -189,7 +189,7 @@ impl Sandboxes {
         let (uid, socket) = (sandbox.uid, sandbox.socket);
         let trees = trees(&For { ceiling, peer, uid, socket }, &plan, fds, &mut self.mounts)?;
         if sandbox.limits.take().as_ref() != Some(&plan.limits) {
-            ceiling.groups.limit(uid, ceiling, &plan.limits)?;
+            ceiling.groups.limit(uid, &plan.limits)?;
         }
         sandbox.limits = Some(plan.limits.clone());
         let group = ceiling.groups.birthplace(uid)?;
