@@ -30,18 +30,6 @@ const OTHERS: &[(&str, &str)] = &[
     ("priv-helper/src/sys.rs", "openat2"),
     ("priv-helper/src/sys.rs", "OpenHow"),
     ("priv-helper/src/sys.rs", "RESOLVE_BENEATH"),
-    ("skillfs/src/beneath.rs", "openat2"),
-    ("skillfs/src/beneath.rs", "OpenHow"),
-    ("skillfs/src/beneath.rs", "RESOLVE_BENEATH"),
-    ("skillfs/src/client.rs", "u{200e}"),
-    ("skillfs/src/client.rs", "u{202a}"),
-    ("skillfs/src/client.rs", "u{2066}"),
-    ("skillfs/src/certify/beneath.rs", "openat2"),
-    ("skillfs/src/certify/beneath.rs", "OpenHow"),
-    ("skillfs/src/certify/beneath.rs", "RESOLVE_BENEATH"),
-    ("skillfs/src/certify/beneath.rs", "u{200e}"),
-    ("skillfs/src/certify/beneath.rs", "u{2066}"),
-    ("skillfs/src/certify/skill.rs", "\"SUDO_UID\""),
     // Where a sandbox has something of its own.
     ("proto/src/plan.rs", "\"/boot\""),
 ];

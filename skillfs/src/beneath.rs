@@ -1,38 +1,30 @@
 //! Opens one name below a held directory, and never leaves it (`[9.6]`). Nobody else in the crate opens what a
 //! source holds; `source.rs`, `snapshot.rs`, `watch.rs` and `tree.rs` call it.
 
+pub(crate) use cyberos_proto::beneath::again as proc_path;
+
+use cyberos_proto::beneath::{Stay, name_of, open};
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-
-fn resolve() -> ResolveFlag {
-    ResolveFlag::RESOLVE_BENEATH
-        | ResolveFlag::RESOLVE_NO_SYMLINKS
-        | ResolveFlag::RESOLVE_NO_MAGICLINKS
-        | ResolveFlag::RESOLVE_NO_XDEV
-}
 
 /// An O_PATH descriptor of `name` itself, also when it is a symlink. Opening it has no effect on what it is.
 pub(crate) fn pin(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    openat2(directory, name, OpenHow::new().flags(flags).resolve(resolve()))
+    open(directory, name, OFlag::O_PATH | OFlag::O_NOFOLLOW, Stay::HERE)
 }
 
 /// An O_PATH descriptor of the directory at `path`, which may have several components, none of them a symlink.
 pub(crate) fn directory(directory: impl AsFd, path: &OsStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    openat2(directory, path, OpenHow::new().flags(flags).resolve(resolve()))
+    open(directory, path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW, Stay::HERE)
 }
 
 /// An O_PATH descriptor of what `name` leads to, if it is a symlink that stays inside.
 pub(crate) fn follow(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    let inside = resolve() & !ResolveFlag::RESOLVE_NO_SYMLINKS;
-    openat2(directory, name, OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(inside))
+    open(directory, name, OFlag::O_PATH, Stay::LINKS)
 }
 
 /// Device and inode.
@@ -40,15 +32,9 @@ pub(crate) fn identity(st: &FileStat) -> (u64, u64) {
     (st.st_dev, st.st_ino)
 }
 
-/// The name under which a held descriptor can be opened again.
-pub(crate) fn proc_path(fd: impl AsFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
-}
-
 /// Whether a pinned directory lies below another one, however deep, and not in what is `left_out` at the top of that.
 pub(crate) fn is_below(root: impl AsFd, directory: impl AsFd, left_out: impl Fn(&[u8]) -> bool) -> bool {
-    let way = |fd: BorrowedFd<'_>| nix::fcntl::readlink(&proc_path(fd)).map(PathBuf::from);
-    let (own, top) = match (way(directory.as_fd()), way(root.as_fd())) {
+    let (own, top) = match (name_of(&directory), name_of(&root)) {
         // The kernel tells no name that is so long.
         (Err(Errno::ENAMETOOLONG), _) => return climbs_to(&root, &directory, left_out),
         (Ok(own), Ok(top)) => (own, top),
@@ -87,7 +73,7 @@ fn climbs_to(root: impl AsFd, directory: impl AsFd, left_out: impl Fn(&[u8]) -> 
 /// Opens a pinned regular file for reading.
 pub(crate) fn reopen_file(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
-    nix::fcntl::open(&proc_path(fd), flags, Mode::empty())
+    nix::fcntl::open(&proc_path(&fd), flags, Mode::empty())
 }
 
 /// An entry of a directory as the file system lists it.
@@ -115,8 +101,7 @@ pub(crate) fn subdirectories(fd: impl AsFd, most: usize) -> Result<(Vec<OsString
 }
 
 fn open_directory(fd: impl AsFd) -> Result<Dir, Errno> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    Dir::from_fd(openat2(fd, ".", OpenHow::new().flags(flags).resolve(resolve()))?)
+    Dir::from_fd(open(fd, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Stay::HERE)?)
 }
 
 /// The entries of a pinned directory, without `.` and `..`.

@@ -4,6 +4,7 @@ use crate::cli::Client;
 use cyberos_proto::control::{ControlReply, ControlRequest, SkillState, Status};
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::link::{Link, LinkError, Wait};
+use cyberos_proto::terminal::is_unfit;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -160,13 +161,8 @@ fn print_json(out: &mut impl Write, value: &Value) -> Result<(), ClientError> {
 /// What a provider says must not move the reader's terminal.
 fn plain(text: &str) -> String {
     text.chars()
-        .flat_map(|c| if c.is_control() || is_direction(c) { c.escape_unicode().collect() } else { vec![c] })
+        .flat_map(|c| if c.is_control() || is_unfit(c) { c.escape_unicode().collect() } else { vec![c] })
         .collect()
-}
-
-/// Characters that change the direction of what follows.
-fn is_direction(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn json_skill(s: &SkillState) -> Value {

@@ -3,8 +3,12 @@
 //! Everything in `certify` that touches a skill's folder comes through here, since that folder's owner may be an attacker
 //! who renames and replaces entries while they are looked at.
 
+pub use cyberos_proto::beneath::kind;
+
+use cyberos_proto::beneath::{self, Stay};
+use cyberos_proto::terminal::is_unfit;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use nix::libc::mode_t;
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::{NixPath, dir::Dir};
@@ -13,17 +17,9 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-const STAY: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
-    .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
-    .union(ResolveFlag::RESOLVE_NO_MAGICLINKS)
-    .union(ResolveFlag::RESOLVE_NO_XDEV);
-
-/// How often a lookup that raced with a rename is tried again before it counts as a change.
-const RACES: usize = 16;
-
 /// Opens `path` below `dir` with `flags` (close-on-exec and no-follow are added).
 pub fn open<P: ?Sized + NixPath>(dir: impl AsFd, path: &P, flags: OFlag) -> Result<OwnedFd, Errno> {
-    open_as(dir, path, flags | OFlag::O_NOFOLLOW, Mode::empty(), STAY)
+    beneath::open(dir, path, flags | OFlag::O_NOFOLLOW, Stay::HERE)
 }
 
 /// Opens a directory below `dir` for listing.
@@ -45,37 +41,13 @@ pub fn open_file<P: ?Sized + NixPath>(dir: impl AsFd, path: &P) -> Result<(File,
 /// Creates a file below `dir` for writing; it must not exist. Its mode is 0600 until the caller sets another.
 pub fn create_file<P: ?Sized + NixPath>(dir: impl AsFd, path: &P) -> Result<File, Errno> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
-    open_as(dir, path, flags, Mode::S_IRUSR | Mode::S_IWUSR, STAY).map(File::from)
+    beneath::open_as(dir, path, flags, Mode::S_IRUSR | Mode::S_IWUSR, Stay::HERE).map(File::from)
 }
 
 /// Follows the symlink at `path` below `root` as a program in the tree would, and reports `EXDEV` where that leaves the
 /// tree. A link that leads nowhere is the caller's to judge.
 pub fn follow<P: ?Sized + NixPath>(root: impl AsFd, path: &P) -> Result<(), Errno> {
-    let stay =
-        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_XDEV;
-    open_as(root, path, OFlag::O_PATH, Mode::empty(), stay).map(drop)
-}
-
-fn open_as<P: ?Sized + NixPath>(
-    dir: impl AsFd,
-    path: &P,
-    flags: OFlag,
-    mode: Mode,
-    stay: ResolveFlag,
-) -> Result<OwnedFd, Errno> {
-    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(stay);
-    for _ in 1..RACES {
-        match openat2(dir.as_fd(), path, how) {
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            done => return done,
-        }
-    }
-    openat2(dir.as_fd(), path, how)
-}
-
-/// The file type bits of `stat`.
-pub fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
+    beneath::open(root, path, OFlag::O_PATH, Stay::LINKS).map(drop)
 }
 
 /// The permission bits of `stat`, with set-id and sticky.
@@ -150,8 +122,7 @@ pub fn shown(bytes: &[u8], max: usize) -> String {
     let mut out = String::new();
     let mut room = max;
     for c in String::from_utf8_lossy(bytes).chars() {
-        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
-        let escaped = (c.is_control() || turns).then(|| c.escape_default());
+        let escaped = (c.is_control() || is_unfit(c)).then(|| c.escape_default());
         let Some(left) = room.checked_sub(escaped.as_ref().map_or(1, |e| e.len())) else {
             out.push('…');
             break;

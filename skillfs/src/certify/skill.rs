@@ -7,6 +7,7 @@ use super::manifest::{Flaw, MAX_MANIFEST, Verified, Version, verify};
 use super::tree::{self, Rules, TreeError};
 use cyberos_proto::folder::{self, FolderError};
 use cyberos_proto::ids::SkillName;
+use cyberos_proto::invoker;
 use cyberos_proto::tree::META_DIR;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -132,8 +133,7 @@ impl Skill {
     /// Opens the folder at `path` to publish a copy of it, or to remove versions of it. Whoever can write the source could
     /// plant a symlink there or on the way, and have root copy `/etc` to where everyone may read it.
     pub fn open_unlinked(path: &Path) -> Result<Self, SkillError> {
-        let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
-        Self::open_with(path, |path| folder::open(path, caller))
+        Self::open_with(path, |path| folder::open(path, invoker::uid()))
     }
 
     fn open_with(
