@@ -27,9 +27,6 @@ const ONE_OF_EACH: &[(&str, &[&str])] = &[
 
 /// Who has such a word and another use for it. The list shrinks.
 const OTHERS: &[(&str, &str)] = &[
-    ("priv-helper/src/sys.rs", "openat2"),
-    ("priv-helper/src/sys.rs", "OpenHow"),
-    ("priv-helper/src/sys.rs", "RESOLVE_BENEATH"),
     // Where a sandbox has something of its own.
     ("proto/src/plan.rs", "\"/boot\""),
 ];

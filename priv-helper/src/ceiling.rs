@@ -11,9 +11,10 @@ use crate::policy::never::Never;
 use crate::policy::outcome::{fit, must, named};
 use crate::sys::{self, Sys};
 use crate::table::Table;
+use cyberos_proto::beneath::{self, Stay};
 use cyberos_proto::ids::MountId;
 use cyberos_proto::message::{Refusal, step};
-use nix::fcntl::{FcntlArg, OFlag, ResolveFlag, fcntl, openat};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, openat};
 use nix::libc::{S_IFDIR, S_IFREG};
 use nix::sys::stat::Mode;
 use std::collections::BTreeMap;
@@ -68,25 +69,25 @@ struct Rule {
     /// One of `S_IF…`, and the word for it.
     file_type: u32,
     what: &'static str,
-    /// What is asked of the way from the root to it, besides that it leads through no link.
-    way: ResolveFlag,
+    /// Which way may lead from the root to it.
+    way: Stay,
     /// Whether it may be the root itself.
     root_itself: bool,
 }
 
 impl Rule {
     fn of(kind: RootKind) -> Rule {
-        let links = ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        let one_mount = links | ResolveFlag::RESOLVE_NO_XDEV;
         match kind {
             RootKind::Sealed => {
-                Rule { file_type: S_IFDIR, what: "directory", way: one_mount, root_itself: false }
+                Rule { file_type: S_IFDIR, what: "directory", way: Stay::HERE, root_itself: false }
             }
             RootKind::Backing => {
-                Rule { file_type: S_IFREG, what: "regular file", way: one_mount, root_itself: false }
+                Rule { file_type: S_IFREG, what: "regular file", way: Stay::HERE, root_itself: false }
             }
             // It may be on another mount than the root that it is in: which one was looked at before.
-            RootKind::Grant => Rule { file_type: S_IFDIR, what: "directory", way: links, root_itself: true },
+            RootKind::Grant => {
+                Rule { file_type: S_IFDIR, what: "directory", way: Stay::MOUNTS, root_itself: true }
+            }
         }
     }
 }
@@ -112,7 +113,7 @@ impl Root {
             true if rule.root_itself => Path::new("."),
             true => return None,
         };
-        sys::open_below(Some(self.dir.as_fd()), below, rule.way).ok()
+        beneath::open(&self.dir, below, OFlag::O_PATH, rule.way).ok()
     }
 }
 

@@ -3,7 +3,7 @@
 
 pub(crate) use crate::policy::identity::Identity;
 pub(crate) use cyberos_proto::wait::{hung_up, readable, wait_any};
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use nix::libc::{self, c_int, c_long};
 use nix::{errno::Errno, sched, sys::stat::Mode, unistd::Pid};
 use std::ffi::{CStr, CString};
@@ -223,13 +223,6 @@ pub(crate) fn open(path: impl AsRef<Path>, flags: OFlag) -> Sys<OwnedFd> {
 /// What is at `path`, opened without asking any file system's server and without following a last symlink.
 pub(crate) fn open_path(path: &Path) -> Sys<OwnedFd> {
     open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW)
-}
-
-/// The same below `dir`, or else below the working directory, through no link at all, and within `more`.
-pub(crate) fn open_below(dir: Option<BorrowedFd<'_>>, path: &Path, more: ResolveFlag) -> Sys<OwnedFd> {
-    let how = more | ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
-    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(how);
-    openat2(dir.unwrap_or(AT_FDCWD), path, how)
 }
 
 /// Who is at `path`, without following a last symlink.

@@ -2,9 +2,10 @@
 //! anything of the host's.
 
 use crate::sys;
+use cyberos_proto::beneath::{self, Stay};
 use cyberos_proto::message::{Refusal, step};
 use nix::errno::Errno;
-use nix::fcntl::ResolveFlag;
+use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::libc;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,7 +32,7 @@ pub(crate) fn attach(trees: &[Attach], missing: impl Fn(&Attach) -> bool) -> Res
     }
     for a in trees {
         let name = a.target.to_string_lossy();
-        let at = step(&name, sys::open_below(None, &a.target, ResolveFlag::empty()))?;
+        let at = step(&name, beneath::open(AT_FDCWD, &a.target, OFlag::O_PATH, Stay::MOUNTS))?;
         if a.nested {
             let (at, tree) = (step(&name, sys::identity(&at))?, step(&name, sys::identity(&a.tree))?);
             let same = if at.key == tree.key { Ok(()) } else { Err(Errno::ESTALE) };
