@@ -166,7 +166,7 @@ fn start(mount: &Mount, sources: &Arc<Sources>, provider: Option<Provider>) -> a
     let queue = Arc::new(Queue::new(mount.jobs.map_or_else(cores, usize::from)));
     let watch =
         Arc::new(Watch::new(sources.clone(), mapping.clone(), queue.clone()).context("no inotify instance")?);
-    let notify = Arc::new(Notify::new(mapping.clone(), flips));
+    let notify = Arc::new(Notify::new(mapping.clone(), watch.clone(), flips));
     let resolver =
         Arc::new(Resolver::new(sources.clone(), mapping.clone(), watch.clone(), queue.clone(), provider));
     for n in 0..queue.takers() {

@@ -139,12 +139,13 @@ impl Node {
     /// Whether the file is still what it was when it was shown as decided.
     ///
     /// A file that has lost its last name changes by that, and stays what it was opened on. That is taken once, as soon as
-    /// it is looked at; whoever still has it open for writing changes it like any other.
-    pub fn is_as_shown(&self, st: &FileStat) -> bool {
+    /// it is looked at, and only if its owner is no stranger (`ours`): it may have been written meanwhile, and nobody but its
+    /// owner can set its time back to what it was.
+    pub fn is_as_shown(&self, st: &FileStat, ours: bool) -> bool {
         let mut held = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamp(st);
         let (before, named) = *held;
-        if named && st.st_nlink == 0 && before.differs_in_change_alone(&now) {
+        if ours && named && st.st_nlink == 0 && before.differs_in_change_alone(&now) {
             *held = (now, false);
         }
         held.0 == now
@@ -348,8 +349,8 @@ mod tests {
         std::fs::write(t.path().join("f"), "longer").unwrap();
         let second = look(&inodes, &tree);
         assert_ne!(first.id, second.id);
-        assert!(!first.is_as_shown(&status(&first.fd()).unwrap()));
-        assert!(second.is_as_shown(&status(&second.fd()).unwrap()));
+        assert!(!first.is_as_shown(&status(&first.fd()).unwrap(), true));
+        assert!(second.is_as_shown(&status(&second.fd()).unwrap(), true));
         assert_eq!(inodes.id_of(tree.number, first.key.1, first.key.2), second.id);
         inodes.forget(first.id, 1);
         assert_eq!(look(&inodes, &tree).id, second.id, "what is forgotten is the old one");
@@ -364,13 +365,14 @@ mod tests {
         let modified = writer.metadata().unwrap().modified().unwrap();
         std::fs::remove_file(t.path().join("f")).unwrap();
         let before = status(&node.fd()).unwrap();
-        assert!(node.is_as_shown(&before));
+        assert!(!node.is_as_shown(&before, false), "a stranger may have written it");
+        assert!(node.is_as_shown(&before, true));
         let now = || status(&node.fd()).unwrap();
         while stamp(&now()) == stamp(&before) {
             writer.write_all_at(b"2", 0).unwrap();
             writer.set_modified(modified).unwrap();
         }
-        assert!(!node.is_as_shown(&now()));
+        assert!(!node.is_as_shown(&now(), true));
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl ViewFs {
     /// Refuses a file that is not what it was when it was shown: it was edited in place under an open handle. What it was
     /// opened on is no more, and what is there now was not decided, or was decided for others: so it is neither (ESTALE).
     fn as_shown(&self, node: &Node, st: &FileStat) -> Result<(), Errno> {
-        if self.mapping.keeps_live() || node.is_as_shown(st) {
+        if self.mapping.keeps_live() || node.is_as_shown(st, self.watch.is_our_uid(st.st_uid)) {
             return Ok(());
         }
         self.watch.catch_up(node.skill);

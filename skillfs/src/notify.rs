@@ -15,6 +15,7 @@ use crate::decision::SkillId;
 use crate::flips::{Flip, Flips};
 use crate::inode::{self, Directory, Inodes, ROOT};
 use crate::mapping::Mapping;
+use crate::watch::Watch;
 use fuser::{INodeNo, Notifier};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -36,14 +37,15 @@ pub struct Mounted {
 #[derive(Debug)]
 pub struct Notify {
     mapping: Arc<Mapping>,
+    watch: Arc<Watch>,
     flips: Arc<Flips>,
     mounted: Mutex<Option<Mounted>>,
 }
 
 impl Notify {
     /// For the flips of `mapping`.
-    pub fn new(mapping: Arc<Mapping>, flips: Arc<Flips>) -> Self {
-        Notify { mapping, flips, mounted: Mutex::new(None) }
+    pub fn new(mapping: Arc<Mapping>, watch: Arc<Watch>, flips: Arc<Flips>) -> Self {
+        Notify { mapping, watch, flips, mounted: Mutex::new(None) }
     }
 
     /// From now on notifications go there.
@@ -86,7 +88,8 @@ impl Notify {
                 forget(kernel, node.id, &node.directory)
             } else if node.live {
                 // One that was removed is taken as it is now, before it can be written to any more.
-                let _ = inode::status(&node.fd()).map(|st| node.is_as_shown(&st));
+                let ours = |uid| self.watch.is_our_uid(uid);
+                let _ = inode::status(&node.fd()).map(|st| node.is_as_shown(&st, ours(st.st_uid)));
                 kernel.inval_inode(INodeNo(node.id), 0, 0)
             } else {
                 Ok(())

@@ -321,6 +321,11 @@ impl Watch {
         self.limits.is_ours(self.limits.class(directory))
     }
 
+    /// Whether that user is no stranger.
+    pub fn is_our_uid(&self, uid: u32) -> bool {
+        self.limits.is_our_uid(uid)
+    }
+
     /// The skill is gone. Answers whether its name is not known any more, since nothing of it was ever shown.
     pub fn forget(&self, id: SkillId) -> bool {
         let (skill, beside) = (self.discard(Who::Skill(id)), self.discard(Who::Beside(id)));

@@ -1,12 +1,12 @@
 //! A change behind the view is not served before it is decided, and is seen soon after.
 
-use crate::support::skillfs::{Bench, answer, list, name, one, read, until};
+use crate::support::skillfs::{Bench, answer, errno, list, name, one, read, until};
 use cyberos_proto::control::{ControlReply, ControlRequest, Verdict};
 use nix::libc;
 use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -232,4 +232,41 @@ fn case_011_skills_that_come_are_asked_about_first_and_go_at_once() {
     // And it can come back.
     bench.write("c/SKILL.md", "c again");
     until("c is back", || read(bench.view("c/SKILL.md")).is_ok_and(|t| t == "c again"));
+}
+
+/// The one moment in which SkillFS cannot tell what was written from what was opened: it has not seen that the name is lost.
+#[test]
+fn a_handle_on_a_strangers_file_that_lost_its_name_gives_nothing_that_he_wrote_afterwards() {
+    const STRANGER: u32 = 61_779;
+    let mut bench = Bench::new();
+    let (size, end) = (10 << 20, 9 << 20);
+    for skill in ["his", "ours"] {
+        bench.write(&format!("{skill}/SKILL.md"), "x");
+        bench.write(&format!("{skill}/big"), vec![b'A'; size]);
+    }
+    for path in ["his", "his/SKILL.md", "his/big"] {
+        chown(bench.source(path), Some(STRANGER), Some(STRANGER)).unwrap();
+    }
+    bench.mount_current(&["his", "ours"], &[]);
+    let open = |skill: &str| fs::File::open(bench.view(&format!("{skill}/big"))).unwrap();
+    let (his, ours) = (open("his"), open("ours"));
+    let mut byte = [0];
+    for handle in [&his, &ours] {
+        handle.read_exact_at(&mut byte, 0).unwrap();
+        assert_eq!(byte, *b"A");
+    }
+    // SkillFS sees nothing before all of it has been done.
+    bench.signal(nix::sys::signal::Signal::SIGSTOP);
+    let file = bench.source("his/big");
+    let writer = fs::File::options().write(true).open(&file).unwrap();
+    let before = writer.metadata().unwrap().modified().unwrap();
+    fs::remove_file(&file).unwrap();
+    writer.write_all_at(b"EVIL", end).unwrap();
+    writer.set_modified(before).unwrap();
+    fs::remove_file(bench.source("ours/big")).unwrap();
+    bench.signal(nix::sys::signal::Signal::SIGCONT);
+    assert_eq!(errno(his.read_exact_at(&mut byte, end)), Some(libc::ESTALE));
+    // What nobody could have written stays what it was opened on.
+    ours.read_exact_at(&mut byte, end).unwrap();
+    assert_eq!(byte, *b"A");
 }

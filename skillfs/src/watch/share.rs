@@ -100,6 +100,11 @@ impl Limits {
         }
     }
 
+    /// Whether that user is root, SkillFS's, or the owner of a source.
+    pub(super) fn is_our_uid(&self, uid: u32) -> bool {
+        uid == self.us || self.ours.contains(&uid)
+    }
+
     /// Whose a stranger's directory is, whoever else can write in it; none if it is ours.
     pub(super) fn stranger(&self, directory: impl AsFd) -> Option<u32> {
         match self.is_ours(self.class(&directory)) {
@@ -210,5 +215,6 @@ mod tests {
         assert_eq!(with(1000, 6, 0o40775), Class::Several);
         assert_eq!(with(0, 5, 0o41777), Class::Several);
         assert!(limits.is_ours(Class::Owner(1000)) && !limits.is_ours(Class::Owner(900)));
+        assert!([0, 900, 1000].iter().all(|uid| limits.is_our_uid(*uid)) && !limits.is_our_uid(61_777));
     }
 }
