@@ -7,7 +7,9 @@
     reason = "what a test's own tools cannot do fails the test"
 )]
 
-use cyberos_proto::control::{ControlReply, ControlRequest, Epoch, SkillState, Status, Verdict};
+use cyberos_proto::control::{
+    ControlReply, ControlRequest, Counters, Decisions, Epoch, SkillState, Status, Verdict,
+};
 use cyberos_proto::ids::{InvocationId, MountId, SandboxId, SkillName};
 use cyberos_proto::link::{self, Link, LinkError, MAX_DESCRIPTORS, MAX_PACKET, Wait};
 use cyberos_proto::message::{Event, Exit, FromHelper, Message, Refusal, Reply, Request, Signal};
@@ -183,6 +185,7 @@ fn control_messages_have_exactly_these_bytes() {
     golden(ControlRequest::Refresh { skill: None }, 0, "04 02 00");
     golden(ControlRequest::Refresh { skill: Some(skill()) }, 0, "04 02 01 01 73");
     golden(ControlRequest::Await { skill: skill(), timeout_ms: 35_000 }, 0, "04 03 01 73 b89102");
+    golden(ControlRequest::Counters, 0, "04 04");
     let state = |verdict| SkillState {
         skill: skill(),
         verdict,
@@ -213,6 +216,16 @@ fn control_messages_have_exactly_these_bytes() {
     golden(ControlReply::Refreshed { decided: 300 }, 0, "04 02 ac02");
     golden(ControlReply::NoSuchSkill, 0, "04 03");
     golden(ControlReply::Malformed, 0, "04 04");
+    let counters = Counters {
+        lookups: 1,
+        opens: 2,
+        decisions: Decisions { current: 3, fallback: 4, hidden: 5, failed: 6 },
+        invalidations: 7,
+        provider_runs: 8,
+        provider_us: 300,
+        overflows: 9,
+    };
+    golden(ControlReply::Counters(counters), 0, "04 05 01 02 03 04 05 06 07 08 ac02 09");
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub enum ControlRequest {
         /// At most this long, in milliseconds; 0 answers at once, above [`MAX_AWAIT_MS`] counts as that.
         timeout_ms: u32,
     },
+    /// How often what has happened since SkillFS started.
+    Counters,
 }
 
 /// SkillFS's answer.
@@ -55,6 +57,41 @@ pub enum ControlReply {
     NoSuchSkill,
     /// The request was not understood; the link is closed after it.
     Malformed,
+    /// To `Counters`.
+    Counters(Counters),
+}
+
+/// How often what has happened since SkillFS started. None of them ever falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Names that the kernel looked up, those of a listing that it wanted looked up included.
+    pub lookups: u64,
+    /// Files that were opened to be read. The kernel opens by itself and keeps what it has read, so it is one for each file
+    /// that it knows, when the first of its readers comes.
+    pub opens: u64,
+    /// Decisions that were installed, by what they show.
+    pub decisions: Decisions,
+    /// Names, attributes and contents that the kernel was told to forget.
+    pub invalidations: u64,
+    /// Times that the provider was asked about a skill (scan, and resolve if that ended well).
+    pub provider_runs: u64,
+    /// Time that these took together, in microseconds.
+    pub provider_us: u64,
+    /// Times that the kernel dropped events because too many waited.
+    pub overflows: u64,
+}
+
+/// Decisions by what they show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decisions {
+    /// The live folder.
+    pub current: u64,
+    /// The trusted snapshot.
+    pub fallback: u64,
+    /// Nothing.
+    pub hidden: u64,
+    /// None was made: the failure policy says what is shown.
+    pub failed: u64,
 }
 
 /// What is shown of a skill (the decision of SPEC.md's appendix A).

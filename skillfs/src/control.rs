@@ -3,6 +3,7 @@
 //! broker out. It decides nothing.
 
 use crate::bell::Bell;
+use crate::counters::Counters;
 use crate::decision::SkillId;
 use crate::mapping::Mapping;
 use crate::notify::Notify;
@@ -54,6 +55,8 @@ pub struct Control {
     pub watch: Arc<Watch>,
     /// Where decisions are asked for.
     pub queue: Arc<Queue>,
+    /// What has happened how often.
+    pub counters: Arc<Counters>,
     /// Knows whether the mount is up.
     pub notify: Arc<Notify>,
     /// As configured.
@@ -193,6 +196,7 @@ impl Control {
             ControlRequest::Status { .. } | ControlRequest::Refresh { skill: None } => {
                 self.watch.catch_up_all()
             }
+            ControlRequest::Counters => {}
             ControlRequest::Explain { skill }
             | ControlRequest::Await { skill, .. }
             | ControlRequest::Refresh { skill: Some(skill) } => {
@@ -213,6 +217,7 @@ impl Control {
                 known(id.and_then(|id| self.mapping.wait_decided(id, Instant::now() + limit)))
             }
             ControlRequest::Refresh { skill } => self.refresh(skill.as_ref()),
+            ControlRequest::Counters => ControlReply::Counters(self.counters.read()),
         }
     }
 

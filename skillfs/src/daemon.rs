@@ -7,6 +7,7 @@
 use crate::bell::Bell;
 use crate::cli::Mount;
 use crate::control::{self, Control, Listener};
+use crate::counters::Counters;
 use crate::exposure::OnChange;
 use crate::flips::Flips;
 use crate::fs::Fs;
@@ -54,6 +55,7 @@ struct Parts {
     watch: Arc<Watch>,
     queue: Arc<Queue>,
     notify: Arc<Notify>,
+    counters: Arc<Counters>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -118,6 +120,7 @@ fn serve_all(
             mapping: parts.mapping.clone(),
             watch: parts.watch.clone(),
             queue: parts.queue.clone(),
+            counters: parts.counters.clone(),
             notify: parts.notify.clone(),
             mount: mount_point.display().to_string(),
             sources: sources.clone(),
@@ -160,15 +163,23 @@ fn start(mount: &Mount, sources: &Arc<Sources>, provider: Option<Provider>) -> a
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|e| anyhow::anyhow!("no random numbers: {e}"))?;
     let on_change = if mount.unprotected { OnChange::Keep } else { mount.on_change };
-    let flips = Arc::new(Flips::default());
+    let (flips, counters) = (Arc::new(Flips::default()), Arc::new(Counters::default()));
     let start = u64::from_ne_bytes(random);
     let mapping = Arc::new(Mapping::new(start, on_change, mount.on_failure, flips.clone()));
     let queue = Arc::new(Queue::new(mount.jobs.map_or_else(cores, usize::from)));
-    let watch =
-        Arc::new(Watch::new(sources.clone(), mapping.clone(), queue.clone()).context("no inotify instance")?);
-    let notify = Arc::new(Notify::new(mapping.clone(), watch.clone(), flips));
-    let resolver =
-        Arc::new(Resolver::new(sources.clone(), mapping.clone(), watch.clone(), queue.clone(), provider));
+    let watch = Arc::new(
+        Watch::new(sources.clone(), mapping.clone(), queue.clone(), counters.clone())
+            .context("no inotify instance")?,
+    );
+    let notify = Arc::new(Notify::new(mapping.clone(), watch.clone(), flips, counters.clone()));
+    let resolver = Arc::new(Resolver::new(
+        sources.clone(),
+        mapping.clone(),
+        watch.clone(),
+        queue.clone(),
+        provider,
+        counters.clone(),
+    ));
     for n in 0..queue.takers() {
         let resolver = resolver.clone();
         std::thread::Builder::new().name(format!("decide-{n}")).spawn(move || resolver.work())?;
@@ -176,7 +187,7 @@ fn start(mount: &Mount, sources: &Arc<Sources>, provider: Option<Provider>) -> a
     let (watcher, notifier) = (watch.clone(), notify.clone());
     std::thread::Builder::new().name("watch".into()).spawn(move || watcher.run())?;
     std::thread::Builder::new().name("notify".into()).spawn(move || notifier.run())?;
-    Ok(Parts { mapping, watch, queue, notify })
+    Ok(Parts { mapping, watch, queue, notify, counters })
 }
 
 fn cores() -> usize {
@@ -321,7 +332,13 @@ fn serve(mount: &Mount, parts: &Parts, sender: &Sender<Event>, number: u64) -> a
         other => other?,
     };
     let inodes = Arc::new(Inodes::default());
-    let view = ViewFs::new(parts.mapping.clone(), parts.watch.clone(), inodes.clone(), mount.owner);
+    let view = ViewFs::new(
+        parts.mapping.clone(),
+        parts.watch.clone(),
+        inodes.clone(),
+        mount.owner,
+        parts.counters.clone(),
+    );
     let mut config = fuser::Config::default();
     config.acl = SessionACL::All;
     config.n_threads = Some(cores().max(2));

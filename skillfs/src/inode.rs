@@ -115,8 +115,8 @@ impl Node {
     }
 
     /// A descriptor to read from. The first reader exchanges the O_PATH descriptor for a readable one of the same
-    /// inode, so that there is still one an inode.
-    pub fn readable(&self) -> Result<Arc<OwnedFd>, Errno> {
+    /// inode, so that there is still one an inode; that is told to `opened`.
+    pub fn readable(&self, opened: impl FnOnce()) -> Result<Arc<OwnedFd>, Errno> {
         {
             let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
             if held.readable {
@@ -126,6 +126,7 @@ impl Node {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if !held.readable {
             let fd = beneath::reopen_file(&*held.fd)?;
+            opened();
             *held = Held { fd: Arc::new(fd), readable: true };
         }
         Ok(held.fd.clone())
@@ -389,7 +390,7 @@ mod tests {
         let inodes = Inodes::default();
         let node = look(&inodes, &tree);
         std::fs::remove_file(t.path().join("f")).unwrap();
-        let fd = node.readable().unwrap();
+        let fd = node.readable(|| ()).unwrap();
         let mut buffer = [0; 4];
         assert_eq!(nix::sys::uio::pread(&*fd, &mut buffer, 0), Ok(1));
         assert_eq!(status(&node.fd()).unwrap().st_nlink, 0);

@@ -26,7 +26,7 @@
 //! | [`lookup`], [`page`], `folder`, `attributes` | what is answered about a name, and about a page of names |
 //! | [`inode`], [`listing`], [`fs`] | what the kernel knows, in which order, and how it asks |
 //! | [`flips`], [`notify`] | what the kernel must forget |
-//! | [`control`] | what the broker and the operator ask |
+//! | [`control`], [`counters`] | what the broker and the operator ask; how often what has happened |
 //! | [`certify`] | the provider that ships with the project, of which nothing else here knows |
 //! | [`watchdog`] | the process that ends SkillFS when its view no longer answers |
 //!
@@ -39,6 +39,7 @@ pub mod certify;
 pub mod cli;
 pub mod client;
 pub mod control;
+pub mod counters;
 pub mod daemon;
 pub mod decision;
 pub mod exposure;

@@ -11,6 +11,7 @@
 //! is known before we answer. The name is noted before the state is read that the answer rests on, so that a flip
 //! in between finds it; names that are not there are not noted, since the kernel never keeps those.
 
+use crate::counters::Counters;
 use crate::decision::{SkillId, Touch};
 use crate::folder::Folder;
 use crate::inode::{self, Inodes, Node, Object, Top};
@@ -37,6 +38,7 @@ pub struct ViewFs {
     pub(crate) inodes: Arc<Inodes>,
     /// Owner of everything, if configured.
     owner: Option<(u32, u32)>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// What was found under one name.
@@ -68,12 +70,14 @@ impl ViewFs {
         watch: Arc<Watch>,
         inodes: Arc<Inodes>,
         owner: Option<(u32, u32)>,
+        counters: Arc<Counters>,
     ) -> Self {
-        ViewFs { mapping, watch, inodes, owner }
+        ViewFs { mapping, watch, inodes, owner, counters }
     }
 
     /// The entry of that name in the directory `parent`, counted as one lookup.
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<FileAttr, Errno> {
+        self.counters.lookups.add(1);
         match self.inodes.get(parent)? {
             Object::Root => {
                 self.watch.catch_up_roots();
@@ -207,7 +211,7 @@ impl ViewFs {
     /// Up to `size` bytes of a file, if it is still as it was shown.
     pub fn read(&self, id: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
         let Object::Node(node) = self.inodes.get(id)? else { return Err(Errno::EISDIR) };
-        let fd = node.readable()?;
+        let fd = node.readable(|| self.counters.opens.add(1))?;
         let mut buffer = vec![0; usize::try_from(size).map_err(|_| Errno::EINVAL)?];
         let mut got = 0;
         while got < buffer.len() {

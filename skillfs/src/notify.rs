@@ -11,6 +11,7 @@
 //!    go on finding without asking.
 //! 4. Cached content of live files, which may have been edited in place.
 
+use crate::counters::Counters;
 use crate::decision::SkillId;
 use crate::flips::{Flip, Flips};
 use crate::inode::{self, Directory, Inodes, ROOT};
@@ -39,13 +40,14 @@ pub struct Notify {
     mapping: Arc<Mapping>,
     watch: Arc<Watch>,
     flips: Arc<Flips>,
+    counters: Arc<Counters>,
     mounted: Mutex<Option<Mounted>>,
 }
 
 impl Notify {
     /// For the flips of `mapping`.
-    pub fn new(mapping: Arc<Mapping>, watch: Arc<Watch>, flips: Arc<Flips>) -> Self {
-        Notify { mapping, watch, flips, mounted: Mutex::new(None) }
+    pub fn new(mapping: Arc<Mapping>, watch: Arc<Watch>, flips: Arc<Flips>, counters: Arc<Counters>) -> Self {
+        Notify { mapping, watch, flips, counters, mounted: Mutex::new(None) }
     }
 
     /// From now on notifications go there.
@@ -74,23 +76,23 @@ impl Notify {
 
     /// Goes on after an error: what can be told is told. Answers the first one.
     fn tell(&self, mounted: &Mounted, id: SkillId, flip: Flip) -> io::Result<()> {
-        let kernel = &mounted.notifier;
+        let kernel = Kernel { notifier: &mounted.notifier, counters: &self.counters };
         let mut first = Ok(());
         if flip.name
             && let Some(name) = self.mapping.name(id)
         {
-            first = first.and(kernel.inval_entry(INodeNo(ROOT), OsStr::new(name.as_str())));
-            first = first.and(kernel.inval_inode(INodeNo(ROOT), 0, 0));
+            first = first.and(kernel.forget_name(ROOT, OsStr::new(name.as_str())));
+            first = first.and(kernel.forget_content(ROOT));
         }
-        first = first.and(forget(kernel, inode::top_id(id), &mounted.inodes.top(id).directory));
+        first = first.and(kernel.forget_all(inode::top_id(id), &mounted.inodes.top(id).directory));
         for node in mounted.inodes.of_skill(id) {
             first = first.and(if node.is_directory {
-                forget(kernel, node.id, &node.directory)
+                kernel.forget_all(node.id, &node.directory)
             } else if node.live {
                 // One that was removed is taken as it is now, before it can be written to any more.
                 let ours = |uid| self.watch.is_our_uid(uid);
                 let _ = inode::status(&node.fd()).map(|st| node.is_as_shown(&st, ours(st.st_uid)));
-                kernel.inval_inode(INodeNo(node.id), 0, 0)
+                kernel.forget_content(node.id)
             } else {
                 Ok(())
             });
@@ -99,14 +101,33 @@ impl Notify {
     }
 }
 
-fn forget(kernel: &Notifier, id: u64, directory: &Directory) -> io::Result<()> {
-    let mut names = directory.take_noted();
-    if names.is_empty() {
-        names.insert(OsString::from(NO_NAME));
+/// The kernel's side of a mount.
+struct Kernel<'a> {
+    notifier: &'a Notifier,
+    counters: &'a Counters,
+}
+
+impl Kernel<'_> {
+    fn forget_name(&self, directory: u64, name: &OsStr) -> io::Result<()> {
+        self.counters.invalidations.add(1);
+        self.notifier.inval_entry(INodeNo(directory), name)
     }
-    let mut first = Ok(());
-    for name in names {
-        first = first.and(kernel.inval_entry(INodeNo(id), &name));
+
+    /// And the attributes.
+    fn forget_content(&self, id: u64) -> io::Result<()> {
+        self.counters.invalidations.add(1);
+        self.notifier.inval_inode(INodeNo(id), 0, 0)
     }
-    first.and(kernel.inval_inode(INodeNo(id), 0, 0))
+
+    fn forget_all(&self, id: u64, directory: &Directory) -> io::Result<()> {
+        let mut names = directory.take_noted();
+        if names.is_empty() {
+            names.insert(OsString::from(NO_NAME));
+        }
+        let mut first = Ok(());
+        for name in names {
+            first = first.and(self.forget_name(id, &name));
+        }
+        first.and(self.forget_content(id))
+    }
 }

@@ -92,6 +92,11 @@ impl ViewFs {
         let attr = attributes::directory(id);
         let mut page: Vec<_> =
             dots(offset).map(|(offset, name)| LookedUp { offset, name, attr, counted: false }).collect();
+        let mut add = |line: &LookedUp| {
+            let full = add(line);
+            self.counters.lookups.add(u64::from(line.counted && !full));
+            full
+        };
         let (mut at, mut most, mut filled) = (offset, LOOKED_UP, false);
         loop {
             let read = match &folder {

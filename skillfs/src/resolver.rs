@@ -11,6 +11,7 @@
 //! once more: if it then says the same and touches nothing new, it was its own doing.
 
 use crate::beneath::identity;
+use crate::counters::Counters;
 use crate::decision::{Decision, Installed, RunTouches, SkillId, Touch};
 use crate::mapping::Mapping;
 use crate::provider::Provider;
@@ -52,6 +53,7 @@ pub struct Resolver {
     queue: Arc<Queue>,
     /// None with `--unprotected`: everything is current.
     provider: Option<Provider>,
+    counters: Arc<Counters>,
     /// How often in a row a skill's decision was overtaken.
     overtaken: Mutex<HashMap<SkillId, u32>>,
     /// Skills whose last decision took long.
@@ -86,6 +88,7 @@ impl Resolver {
         watch: Arc<Watch>,
         queue: Arc<Queue>,
         provider: Option<Provider>,
+        counters: Arc<Counters>,
     ) -> Self {
         Resolver {
             sources,
@@ -93,6 +96,7 @@ impl Resolver {
             watch,
             queue,
             provider,
+            counters,
             overtaken: Mutex::default(),
             slow: Mutex::default(),
             looks: Mutex::default(),
@@ -221,8 +225,10 @@ impl Resolver {
         }
         self.watch.catch_up(id);
         report(name, &decision);
+        let verdict = decision.as_ref().ok().map(|d| d.verdict);
         match deciding.install(&touched, decision, stamps) {
             Installed::Yes => {
+                self.counters.decided(verdict);
                 self.look_again(id, changes, &covered);
                 Run::Decided
             }
@@ -273,7 +279,12 @@ impl Resolver {
     fn ask(&self, path: &Path, name: &SkillName) -> Result<Option<Answer>, String> {
         match &self.provider {
             None => Ok(None),
-            Some(provider) => provider.decide(path, name).map(Some).map_err(|e| e.to_string()),
+            Some(provider) => {
+                let began = Instant::now();
+                let said = provider.decide(path, name);
+                self.counters.provider_ran(began.elapsed());
+                said.map(Some).map_err(|e| e.to_string())
+            }
         }
     }
 

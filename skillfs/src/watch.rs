@@ -31,6 +31,7 @@ mod unwatchable;
 mod walk;
 
 use crate::bell::Bell;
+use crate::counters::Counters;
 use crate::decision::{SkillId, Touch};
 use crate::mapping::Mapping;
 use crate::queue::Queue;
@@ -73,6 +74,7 @@ pub struct Watch {
     sources: Arc<Sources>,
     mapping: Arc<Mapping>,
     queue: Arc<Queue>,
+    counters: Arc<Counters>,
     limits: Limits,
     poller: Arc<Epoll>,
     /// Held for the poller.
@@ -90,7 +92,12 @@ pub struct Watch {
 
 impl Watch {
     /// A watch that watches nothing yet.
-    pub fn new(sources: Arc<Sources>, mapping: Arc<Mapping>, queue: Arc<Queue>) -> Result<Self, Errno> {
+    pub fn new(
+        sources: Arc<Sources>,
+        mapping: Arc<Mapping>,
+        queue: Arc<Queue>,
+        counters: Arc<Counters>,
+    ) -> Result<Self, Errno> {
         let poller = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         poller.add(sources.moved(), EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
         let mounts = File::open(MOUNTS).ok();
@@ -106,6 +113,7 @@ impl Watch {
             sources,
             mapping,
             queue,
+            counters,
             limits,
             poller,
             _mounts: mounts,
@@ -244,6 +252,7 @@ impl Watch {
                 }
             }
         }
+        self.counters.overflows.add(u64::from(!seen.lost.is_empty()));
         for who in seen.lost {
             match who {
                 Who::Source(_) | Who::Beside(_) => self.source_lost(),

@@ -30,7 +30,8 @@ fn shown(files: usize) -> Shown {
     let sources = Sources::open(&[source.path().to_owned()], &source.path().with_extension("view")).unwrap();
     let flips = Arc::new(Flips::default());
     let mapping = Arc::new(Mapping::new(1, OnChange::Hide, OnFailure::Hide, flips));
-    let watch = Watch::new(Arc::new(sources), mapping.clone(), Arc::new(Queue::new(1))).unwrap();
+    let watch =
+        Watch::new(Arc::new(sources), mapping.clone(), Arc::new(Queue::new(1)), Arc::default()).unwrap();
     let id = mapping.ensure(&SkillName::new("s").unwrap());
     mapping.place(id, std::fs::File::open(&skill).unwrap().into());
     let deciding = mapping.begin(id).unwrap();
@@ -49,7 +50,7 @@ fn shown(files: usize) -> Shown {
     deciding.install(&RunTouches::default(), Ok(decision), Some(Arc::new(stamps)));
     let (watch, inodes) = (Arc::new(watch), Arc::new(Inodes::default()));
     inodes.top(id);
-    let view = ViewFs::new(mapping.clone(), watch.clone(), inodes.clone(), None);
+    let view = ViewFs::new(mapping.clone(), watch.clone(), inodes.clone(), None, Arc::default());
     Shown { source, mapping, watch, inodes, view, top: top_id(id) }
 }
 
