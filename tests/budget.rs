@@ -1,11 +1,12 @@
-//! Who may import whom, how much the root part links and how long it is, checked by machine: cargo is asked.
+//! Who may import whom, how much the root part links and how long it is, and that its page for reviewers is true; checked by
+//! machine: cargo is asked.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
 
 use std::collections::BTreeSet;
 
 #[path = "support/source.rs"]
 mod source;
-use source::{cargo, code, files, has_word, read};
+use source::{cargo, code, files, has_word, quoted, read, root, shown};
 
 /// The crates that the project is to be built of, as the source names them, and where each is used.
 const IN_USE: &[(&str, &[&str])] = &[
@@ -124,13 +125,13 @@ fn the_root_part_links_little_and_nothing_that_parses() {
 fn without_tests(file: &std::path::Path) -> String {
     let text = read(file);
     let Some((ours, tests)) = text.split_once("#[cfg(test)]\nmod tests {\n") else {
-        assert!(!text.contains("cfg(test)"), "{}: tests stand in a module at its end", source::shown(file));
+        assert!(!text.contains("cfg(test)"), "{}: tests stand in a module at its end", shown(file));
         return text;
     };
     // Nothing that is no test may hide behind them: the module's end is the file's.
     let end = tests.find("\n}\n").map(|end| end + 3);
-    assert_eq!(end, Some(tests.len()), "{}: something stands behind its tests", source::shown(file));
-    assert!(!ours.contains("cfg(test)"), "{}: tests stand in one module", source::shown(file));
+    assert_eq!(end, Some(tests.len()), "{}: something stands behind its tests", shown(file));
+    assert!(!ours.contains("cfg(test)"), "{}: tests stand in one module", shown(file));
     ours.to_owned()
 }
 
@@ -138,7 +139,7 @@ fn without_tests(file: &std::path::Path) -> String {
 fn the_root_part_is_short() {
     let sources = files("priv-helper", &[".rs"]);
     assert!(sources.iter().any(|f| f.ends_with("build.rs")), "the build script decides what the filters are");
-    let ours = sources.iter().filter(|f| !source::is_test(&source::shown(f)));
+    let ours = sources.iter().filter(|f| !source::is_test(&shown(f)));
     // What explains is not counted: a budget must not make anybody leave it out.
     let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
     let lines: usize = ours.map(|f| without_tests(f).lines().filter(is_code).count()).sum();
@@ -196,4 +197,57 @@ fn the_named_crates_are_in_use_and_the_others_are_waited_for() {
             );
         }
     }
+}
+
+/// `path.rs::function`, beside `build.rs` or in a crate's sources.
+fn has_function(named: &str) -> bool {
+    let Some((path, function)) = named.split_once("::") else { return false };
+    let path = match (path, path.strip_prefix("proto/")) {
+        ("build.rs", _) => "priv-helper/build.rs".to_owned(),
+        (_, Some(path)) => format!("proto/src/{path}"),
+        (_, None) => format!("priv-helper/src/{path}"),
+    };
+    let Ok(text) = std::fs::read_to_string(root().join(path)) else { return false };
+    // Its tests have functions too.
+    let ours = text.split("#[cfg(test)]").next().unwrap_or_default();
+    ours.contains(&format!("fn {function}(")) || ours.contains(&format!("fn {function}<"))
+}
+
+#[test]
+fn the_review_of_the_root_part_names_every_file_and_leads_from_rules_to_functions_and_tests() {
+    let page = read(&root().join("priv-helper/REVIEW.md"));
+    let (order, table) = page.split_once("## Rule, function, test").expect("the table");
+    let named = quoted(&order.replace('\n', " "));
+    let sources = files("priv-helper/src", &[".rs"]);
+    let sources = sources.iter().map(|file| shown(file).trim_start_matches("priv-helper/src/").to_owned());
+    let missing: Vec<_> =
+        sources.chain(["build.rs".to_owned()]).filter(|file| !named.contains(file)).collect();
+    assert!(missing.is_empty(), "not in the order of reading: {missing:#?}");
+
+    let mut tests = BTreeSet::new();
+    for file in files("", &[".rs"]) {
+        let text = read(&file);
+        for part in text.split("#[test]\n").skip(1) {
+            let name = part.split_once("fn ").and_then(|(_, rest)| rest.split('(').next());
+            tests.extend(name.map(str::to_owned));
+        }
+    }
+    let rows = table.lines().filter(|line| line.starts_with("| ["));
+    let rows: Vec<Vec<&str>> = rows.map(|line| line.split('|').map(str::trim).collect()).collect();
+    let mut lost = Vec::new();
+    for row in &rows {
+        let [_, rule, functions, named, _] = row[..] else { panic!("not three columns: {row:?}") };
+        let (functions, named) = (quoted(functions), quoted(named));
+        assert!(!functions.is_empty() && !named.is_empty(), "nothing that keeps it, or tries it: {rule}");
+        lost.extend(functions.into_iter().filter(|function| !has_function(function)));
+        lost.extend(named.into_iter().filter(|test| !tests.contains(test)));
+    }
+    assert!(lost.is_empty(), "no such function or test: {lost:#?}");
+    let clauses = (1..=8).map(|clause| format!("[10.2] {clause}: "));
+    let rules = (3..=6).map(|rule| format!("[10.{rule}] "));
+    let absent: Vec<_> = clauses
+        .chain(rules)
+        .filter(|rule| !rows.iter().any(|row| row[1].starts_with(rule.as_str())))
+        .collect();
+    assert!(absent.is_empty(), "rules without a row: {absent:?}");
 }

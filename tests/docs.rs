@@ -8,7 +8,7 @@ use std::process::Command;
 
 #[path = "support/source.rs"]
 mod source;
-use source::{cargo, files, read, root, shown};
+use source::{cargo, files, quoted, read, root, shown};
 
 /// The README's two commands.
 const RUN: &str = "cargo build --release --locked && ./target/release/cyberos demo";
@@ -221,11 +221,6 @@ fn commands_in_the_docs_exist() {
     assert!(unknown.is_empty(), "the docs use commands that don't exist: {unknown:#?}");
 }
 
-/// What stands in backquotes.
-fn quoted(text: &str) -> Vec<String> {
-    text.split('`').skip(1).step_by(2).map(|q| q.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
-}
-
 /// The commands of rule [7.1]: `cyberos a b|c` is "a b" and "a c".
 fn commands_of_the_rules(spec: &str) -> BTreeSet<String> {
     let (_, rule) = spec.split_once("**[7.1]**").expect("rule 7.1");
@@ -315,59 +310,6 @@ fn each_test_that_a_page_names_is_there() {
     }
     assert!(seen > 40, "only {seen} tests were named: the search is broken");
     assert!(lost.is_empty(), "no such test: {lost:#?}");
-}
-
-/// `path.rs::function`, beside `build.rs` or in a crate's sources.
-fn has_function(named: &str) -> bool {
-    let Some((path, function)) = named.split_once("::") else { return false };
-    let path = match (path, path.strip_prefix("proto/")) {
-        ("build.rs", _) => "priv-helper/build.rs".to_owned(),
-        (_, Some(path)) => format!("proto/src/{path}"),
-        (_, None) => format!("priv-helper/src/{path}"),
-    };
-    let Ok(text) = std::fs::read_to_string(root().join(path)) else { return false };
-    // Its tests have functions too.
-    let ours = text.split("#[cfg(test)]").next().unwrap_or_default();
-    ours.contains(&format!("fn {function}(")) || ours.contains(&format!("fn {function}<"))
-}
-
-#[test]
-fn the_review_of_the_root_part_names_every_file_and_leads_from_rules_to_functions_and_tests() {
-    let page = read(&root().join("priv-helper/REVIEW.md"));
-    let (order, table) = page.split_once("## Rule, function, test").expect("the table");
-    let named = quoted(&order.replace('\n', " "));
-    let sources = files("priv-helper/src", &[".rs"]);
-    let sources = sources.iter().map(|file| shown(file).trim_start_matches("priv-helper/src/").to_owned());
-    let missing: Vec<_> =
-        sources.chain(["build.rs".to_owned()]).filter(|file| !named.contains(file)).collect();
-    assert!(missing.is_empty(), "not in the order of reading: {missing:#?}");
-
-    let mut tests = BTreeSet::new();
-    for file in files("", &[".rs"]) {
-        let text = read(&file);
-        for part in text.split("#[test]\n").skip(1) {
-            let name = part.split_once("fn ").and_then(|(_, rest)| rest.split('(').next());
-            tests.extend(name.map(str::to_owned));
-        }
-    }
-    let rows = table.lines().filter(|line| line.starts_with("| ["));
-    let rows: Vec<Vec<&str>> = rows.map(|line| line.split('|').map(str::trim).collect()).collect();
-    let mut lost = Vec::new();
-    for row in &rows {
-        let [_, rule, functions, named, _] = row[..] else { panic!("not three columns: {row:?}") };
-        let (functions, named) = (quoted(functions), quoted(named));
-        assert!(!functions.is_empty() && !named.is_empty(), "nothing that keeps it, or tries it: {rule}");
-        lost.extend(functions.into_iter().filter(|function| !has_function(function)));
-        lost.extend(named.into_iter().filter(|test| !tests.contains(test)));
-    }
-    assert!(lost.is_empty(), "no such function or test: {lost:#?}");
-    let clauses = (1..=8).map(|clause| format!("[10.2] {clause}: "));
-    let rules = (3..=6).map(|rule| format!("[10.{rule}] "));
-    let absent: Vec<_> = clauses
-        .chain(rules)
-        .filter(|rule| !rows.iter().any(|row| row[1].starts_with(rule.as_str())))
-        .collect();
-    assert!(absent.is_empty(), "rules without a row: {absent:?}");
 }
 
 /// Counted where they are made, in the table of `tests/soak/families.c`.

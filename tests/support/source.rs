@@ -123,3 +123,8 @@ pub fn has_word(code: &str, word: &str) -> bool {
             && !code[at + word.len()..].chars().next().is_some_and(part)
     })
 }
+
+/// What stands in backquotes.
+pub fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(|q| q.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
