@@ -7,6 +7,7 @@ use nix::fcntl::OFlag;
 use nix::libc::{self, c_int, c_long};
 use nix::{errno::Errno, sched, sys::stat::Mode, unistd::Pid};
 use std::ffi::{CStr, CString};
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -27,11 +28,15 @@ enum Arg<'a> {
     N(u64),
     Fd(BorrowedFd<'a>),
     Text(&'a CStr),
-    /// A structure of words that the kernel reads, and may write an answer into.
-    Words(&'a mut [u64]),
-    Statx(&'a mut libc::statx),
+    /// The address of a structure: see [`structure`].
+    At(u64, PhantomData<&'a mut ()>),
 }
-use Arg::{Fd, N, Statx, Text, Words};
+use Arg::{At, Fd, N, Text};
+
+/// A structure that the kernel reads, and may write an answer into.
+fn structure<T>(of: &mut T) -> Arg<'_> {
+    At(std::ptr::from_mut(of).expose_provenance() as u64, PhantomData)
+}
 
 fn call<const COUNT: usize>(number: c_long, args: [Arg<'_>; COUNT]) -> Sys<c_long> {
     let mut raw = [0u64; 6];
@@ -41,13 +46,12 @@ fn call<const COUNT: usize>(number: c_long, args: [Arg<'_>; COUNT]) -> Sys<c_lon
             // The kernel takes 32 bits of it.
             Fd(fd) => u64::from(fd.as_raw_fd().cast_unsigned()),
             Text(text) => text.as_ptr().expose_provenance() as u64,
-            Words(words) => words.as_mut_ptr().expose_provenance() as u64,
-            Statx(x) => std::ptr::from_mut(x).expose_provenance() as u64,
+            At(address, _) => address,
         };
     }
     // JUSTIFICATION: nix has none of the calls below, or leaves them unsafe.
     // SAFETY: only this file calls it. Every address is that of a C string or of a structure as long as the call wants,
-    // borrowed until it is over, here or by `fork` and `load_filter`; the rest are numbers and open descriptors. No call
+    // borrowed until it is over, here or by `fork` and `set_filter`; the rest are numbers and open descriptors. No call
     // here changes memory otherwise.
     Errno::result(unsafe { libc::syscall(number, raw[0], raw[1], raw[2], raw[3], raw[4], raw[5]) })
 }
@@ -101,21 +105,43 @@ pub(crate) fn reap_children(itself: bool) {
     let _ = handle(libc::SIGCHLD, if itself { libc::SIG_DFL } else { libc::SIG_IGN });
 }
 
-fn handle(signal: c_int, how: libc::sighandler_t) -> Sys<c_long> {
-    call(libc::SYS_rt_sigaction, [N(signal as u64), Words(&mut [how as u64, 0, 0, 0]), N(0), N(8)])
+/// The kernel's own struct sigaction, which is not libc's.
+#[repr(C)]
+struct Sigaction {
+    handler: libc::sighandler_t,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+fn handle(signal: c_int, handler: libc::sighandler_t) -> Sys<c_long> {
+    let mut action = Sigaction { handler, flags: 0, restorer: 0, mask: 0 };
+    let mask = N(size_of::<u64>() as u64);
+    call(libc::SYS_rt_sigaction, [N(signal as u64), structure(&mut action), N(0), mask])
 }
 
 /// Runs `child` in a new process, in the namespaces of `flags` and, if given, in a control group. A panic ends it.
 pub(crate) fn fork(flags: c_int, group: Option<BorrowedFd<'_>>, child: impl FnOnce() -> c_int) -> Sys<Child> {
+    // CLONE_INTO_CGROUP; libc cuts it off.
     const INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: c_int = -1;
-    let at = std::ptr::from_mut(&mut pidfd).expose_provenance() as u64;
-    let (into, group) = group.map_or((0, 0), |group| (INTO_CGROUP, group.as_raw_fd() as u64));
-    let flags = into | (flags | libc::CLONE_PIDFD) as u64;
-    // A clone_args. Without CLONE_VM the child has a copy of everything, and since this process has one thread no lock
-    // in that copy is held by anyone.
-    let mut args = [flags, at, 0, 0, libc::SIGCHLD as u64, 0, 0, 0, 0, 0, group];
-    let pid = call(libc::SYS_clone3, [Words(&mut args), N(88)])?;
+    // Without CLONE_VM the child has a copy of everything, and since this process has one thread no lock in that copy is
+    // held by anyone.
+    let mut args = libc::clone_args {
+        flags: (flags | libc::CLONE_PIDFD) as u64 | if group.is_some() { INTO_CGROUP } else { 0 },
+        pidfd: std::ptr::from_mut(&mut pidfd).expose_provenance() as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: group.map_or(0, |group| group.as_raw_fd() as u64),
+    };
+    let size = N(size_of_val(&args) as u64);
+    let pid = call(libc::SYS_clone3, [structure(&mut args), size])?;
     if pid == 0 {
         let code = catch_unwind(AssertUnwindSafe(child)).unwrap_or(101);
         // JUSTIFICATION: a child must run neither destructors nor handlers that its parent has registered.
@@ -163,20 +189,25 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> Sys<()> {
 
 /// Installs one compiled filter on this thread. no_new_privs must be set, or CAP_SYS_ADMIN held.
 pub(crate) fn load_filter(program: &'static [u8]) -> Sys<()> {
-    let length = (program.len() / size_of::<libc::sock_filter>()) as u64;
-    // A sock_fprog: the length, and where the instructions are. The kernel copies them bytewise, and checks them.
-    let mut fprog = [length, program.as_ptr().expose_provenance() as u64];
-    call(libc::SYS_seccomp, [N(libc::SECCOMP_SET_MODE_FILTER.into()), N(0), Words(&mut fprog)]).map(drop)
+    set_filter(program, 0).map(drop)
 }
 
 /// The same, and answers the listener of the filter's questions. Who was asked is not interrupted by signals but to die,
 /// so that no call is asked about twice; before Linux 5.19 there is no such thing (EINVAL).
 pub(crate) fn load_asking_filter(program: &'static [u8]) -> Sys<OwnedFd> {
-    const WAIT_KILLABLE_RECV: u64 = 1 << 5;
-    let length = (program.len() / size_of::<libc::sock_filter>()) as u64;
-    let mut fprog = [length, program.as_ptr().expose_provenance() as u64];
-    let how = N(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV);
-    own(call(libc::SYS_seccomp, [N(libc::SECCOMP_SET_MODE_FILTER.into()), how, Words(&mut fprog)])?)
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    own(set_filter(program, flags)?)
+}
+
+fn set_filter(program: &'static [u8], flags: u64) -> Sys<c_long> {
+    let length = program.len() / size_of::<libc::sock_filter>();
+    let mut filter = libc::sock_fprog {
+        len: u16::try_from(length).map_err(|_| Errno::E2BIG)?,
+        // The kernel copies the instructions bytewise, and checks them.
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    let mode = N(libc::SECCOMP_SET_MODE_FILTER.into());
+    call(libc::SYS_seccomp, [mode, N(flags), structure(&mut filter)])
 }
 
 /// A call about which a filter asks. The thread stands still until it is answered, or dies.
@@ -190,24 +221,23 @@ pub(crate) struct Ask {
 
 /// Waits for the next. ENOENT: the thread has died, or nobody is left who could ask.
 pub(crate) fn asked(listener: BorrowedFd<'_>) -> Sys<Ask> {
-    // A seccomp_notif: id; pid and flags; number and architecture; address; arguments.
-    let mut notif = [0u64; 10];
-    call(libc::SYS_ioctl, [Fd(listener), N(0xc050_2100), Words(&mut notif)])?;
-    let [id, pid, number, _, args @ ..] = notif;
-    let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
-    Ok(Ask { id, thread: low(pid), call: low(number).into(), args })
+    let data = libc::seccomp_data { nr: 0, arch: 0, instruction_pointer: 0, args: [0; 6] };
+    let mut notif = libc::seccomp_notif { id: 0, pid: 0, flags: 0, data };
+    call(libc::SYS_ioctl, [Fd(listener), N(libc::SECCOMP_IOCTL_NOTIF_RECV), structure(&mut notif)])?;
+    Ok(Ask { id: notif.id, thread: notif.pid, call: notif.data.nr.into(), args: notif.data.args })
 }
 
 /// Whether the thread still waits: then what has its number is that thread.
 pub(crate) fn waits(listener: BorrowedFd<'_>, ask: &Ask) -> bool {
-    call(libc::SYS_ioctl, [Fd(listener), N(0x4008_2102), Words(&mut [ask.id])]).is_ok()
+    let mut id = ask.id;
+    call(libc::SYS_ioctl, [Fd(listener), N(libc::SECCOMP_IOCTL_NOTIF_ID_VALID), structure(&mut id)]).is_ok()
 }
 
 /// The call answers 0 or the errno. That the thread has died meanwhile is nothing.
 pub(crate) fn answer(listener: BorrowedFd<'_>, ask: &Ask, result: Sys<()>) {
-    // A seccomp_notif_resp: id; result; errno below 0, and flags.
-    let errno = u64::from(result.err().map_or(0, |e| (e as i32).wrapping_neg()).cast_unsigned());
-    let _ = call(libc::SYS_ioctl, [Fd(listener), N(0xc018_2101), Words(&mut [ask.id, 0, errno])]);
+    let error = result.err().map_or(0, |e| (e as i32).wrapping_neg());
+    let mut answer = libc::seccomp_notif_resp { id: ask.id, val: 0, error, flags: 0 };
+    let _ = call(libc::SYS_ioctl, [Fd(listener), N(libc::SECCOMP_IOCTL_NOTIF_SEND), structure(&mut answer)]);
 }
 
 /// Sets the mode of what is at `path` below `dir`, links followed.
@@ -236,7 +266,7 @@ pub(crate) fn identity(fd: impl AsFd) -> Sys<Identity> {
     let mut x = unsafe { std::mem::zeroed::<libc::statx>() };
     let how = N((libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as u64);
     let mask = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
-    call(libc::SYS_statx, [Fd(fd.as_fd()), Text(c""), how, N(mask.into()), Statx(&mut x)])?;
+    call(libc::SYS_statx, [Fd(fd.as_fd()), Text(c""), how, N(mask.into()), structure(&mut x)])?;
     if x.stx_mask & mask != mask {
         return Err(Errno::ENOSYS);
     }
@@ -260,10 +290,16 @@ pub(crate) fn copy_tree(fd: BorrowedFd<'_>) -> Sys<OwnedFd> {
 
 /// Sets `flags` on the mount of `mount`, or with `AT_RECURSIVE` on the tree, idmapped as `map` says, and makes it private.
 pub(crate) fn set_mount(mount: &OwnedFd, flags: u64, map: Option<BorrowedFd<'_>>, how: c_int) -> Sys<()> {
-    // A mount_attr: set, clear, propagation, user namespace.
-    let mut attr = [flags, 0, libc::MS_PRIVATE, map.map_or(0, |map| map.as_raw_fd() as u64)];
+    let mut attr = libc::mount_attr {
+        attr_set: flags,
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: map.map_or(0, |map| map.as_raw_fd() as u64),
+    };
     let how = N((libc::AT_EMPTY_PATH | how) as u64);
-    call(libc::SYS_mount_setattr, [Fd(mount.as_fd()), Text(c""), how, Words(&mut attr), N(32)]).map(drop)
+    let size = N(size_of_val(&attr) as u64);
+    let mount = Fd(mount.as_fd());
+    call(libc::SYS_mount_setattr, [mount, Text(c""), how, structure(&mut attr), size]).map(drop)
 }
 
 /// Attaches the detached mount `from` on `to`. No path is walked.
@@ -274,16 +310,20 @@ pub(crate) fn attach(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Sys<()> {
 
 /// A new detached mount of file system `kind`; `options` as for mount(8).
 pub(crate) fn new_mount(kind: &CStr, options: &str, flags: u64) -> Sys<OwnedFd> {
-    let fs = own(call(libc::SYS_fsopen, [Text(kind), N(1)])?)?;
+    // Of enum fsconfig_command.
+    const SET_FLAG: u64 = 0;
+    const SET_STRING: u64 = 1;
+    const CREATE: u64 = 6;
+    let fs = own(call(libc::SYS_fsopen, [Text(kind), N(libc::FSOPEN_CLOEXEC.into())])?)?;
     let word = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
     for option in options.split(',') {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
         let (key, value) = (word(key)?, word(value)?);
-        let (how, value) = if value.is_empty() { (0, N(0)) } else { (1, Text(&value)) };
+        let (how, value) = if value.is_empty() { (SET_FLAG, N(0)) } else { (SET_STRING, Text(&value)) };
         call(libc::SYS_fsconfig, [Fd(fs.as_fd()), N(how), Text(&key), value, N(0)])?;
     }
-    call(libc::SYS_fsconfig, [Fd(fs.as_fd()), N(6), N(0), N(0), N(0)])?;
-    own(call(libc::SYS_fsmount, [Fd(fs.as_fd()), N(1), N(flags)])?)
+    call(libc::SYS_fsconfig, [Fd(fs.as_fd()), N(CREATE), N(0), N(0), N(0)])?;
+    own(call(libc::SYS_fsmount, [Fd(fs.as_fd()), N(libc::FSMOUNT_CLOEXEC.into()), N(flags)])?)
 }
 
 /// Landlock's ABI as far as it is used, or 0 where there is none.
@@ -294,19 +334,30 @@ pub(crate) fn landlock_abi() -> u8 {
 
 /// Sets a resource limit of this process.
 pub(crate) fn set_limit(resource: u32, soft: u64, hard: u64) -> Sys<()> {
-    let limit = Words(&mut [soft, hard]);
-    call(libc::SYS_prlimit64, [N(0), N(resource.into()), limit, N(0)]).map(drop)
+    let mut limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
+    call(libc::SYS_prlimit64, [N(0), N(resource.into()), structure(&mut limit), N(0)]).map(drop)
+}
+
+/// What FUSE_DEV_IOC_BACKING_OPEN is given: the kernel's struct fuse_backing_map.
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
 }
 
 /// Has the kernel read and write `file` in place of the server of the FUSE connection `fuse`; answers its number there.
 pub(crate) fn backing_open(fuse: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Sys<u32> {
-    // _IOW(229, 1, struct fuse_backing_map): descriptor and flags in one word, padding.
-    let mut map = [file.as_raw_fd() as u64, 0];
-    let id = call(libc::SYS_ioctl, [Fd(fuse), N(0x4010_e501), Words(&mut map)])?;
+    // _IOW(229, 1, struct fuse_backing_map)
+    const BACKING_OPEN: u64 = 0x4010_e501;
+    let mut map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+    let id = call(libc::SYS_ioctl, [Fd(fuse), N(BACKING_OPEN), structure(&mut map)])?;
     u32::try_from(id).map_err(|_| Errno::ERANGE)
 }
 
-pub(crate) fn backing_close(fuse: BorrowedFd<'_>, id: u32) -> Sys<()> {
+/// Ends that for the file of that number.
+pub(crate) fn backing_close(fuse: BorrowedFd<'_>, mut id: u32) -> Sys<()> {
     // _IOW(229, 2, uint32_t)
-    call(libc::SYS_ioctl, [Fd(fuse), N(0x4004_e502), Words(&mut [id.into()])]).map(drop)
+    const BACKING_CLOSE: u64 = 0x4004_e502;
+    call(libc::SYS_ioctl, [Fd(fuse), N(BACKING_CLOSE), structure(&mut id)]).map(drop)
 }
