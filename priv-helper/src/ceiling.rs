@@ -4,7 +4,7 @@
 use crate::cgroup::Groups;
 use crate::fuse::MountPoint;
 use crate::log::log;
-use crate::policy::ceiling::{CeilingText, MAX_FILE, RootKind};
+use crate::policy::ceiling::{CeilingText, Faults, MAX_FILE, RootKind};
 use crate::policy::identity::Key;
 use crate::policy::mounts::{hindrance, hindrance_below, may_back, waiting};
 use crate::policy::never::Never;
@@ -120,7 +120,8 @@ impl Root {
 impl Ceiling {
     /// Reads and checks the file, and opens everything that it names. The error says what is wrong.
     pub(crate) fn read(path: &Path) -> Result<Ceiling, String> {
-        let text = read_guarded(path).and_then(|text| text.parse());
+        let text =
+            read_guarded(path).and_then(|text| text.parse().map_err(|faults: Faults| faults.to_string()));
         named(format!("ceiling {}", path.display()), text.and_then(Ceiling::open_all))
     }
 

@@ -1,7 +1,7 @@
 //! `--check FILE`: whether a ceiling is well formed, and what it allows. For people and for `cyberos doctor`, which so
 //! need no second reader of that file. It needs no rights beyond reading the file, and serves nobody.
 
-use crate::policy::ceiling::{CeilingText, MAX_FILE};
+use crate::policy::ceiling::{CeilingText, Faults, MAX_FILE};
 use crate::policy::outcome::named;
 use std::fs::File;
 use std::io::{Read, Write, stderr, stdout};
@@ -12,18 +12,22 @@ use std::path::Path;
 ///
 /// Who owns the file is not looked at: it may be one that is still to be put in its place.
 pub(crate) fn check(file: &Path) -> bool {
-    let read: Result<CeilingText, String> = text(file).and_then(|text| text.parse());
-    let fault = match &read {
-        Err(fault) => Err(fault.clone()),
-        Ok(ceiling) => {
-            // Who has closed the other end does not want to know.
-            let _ = write!(stdout(), "{ceiling}");
-            ceiling.unused(|name| std::fs::read(Path::new("/etc").join(name)))
-        }
+    let Faults(faults) = match text(file).map_err(|fault| Faults(vec![fault])).and_then(|text| text.parse()) {
+        Err(faults) => faults,
+        Ok(ceiling) => told(&ceiling),
     };
-    let Err(fault) = fault else { return true };
-    let _ = writeln!(stderr(), "{}: {fault}", file.display());
-    false
+    for fault in &faults {
+        let _ = writeln!(stderr(), "{}: {fault}", file.display());
+    }
+    faults.is_empty()
+}
+
+/// Tells what a ceiling allows; what keeps a helper from starting with it on this machine.
+fn told(ceiling: &CeilingText) -> Faults {
+    // Who has closed the other end does not want to know.
+    let _ = write!(stdout(), "{ceiling}");
+    let unused = ceiling.unused(|name| std::fs::read(Path::new("/etc").join(name)));
+    Faults(unused.err().into_iter().collect())
 }
 
 /// As much of the file as shows that it is too long.

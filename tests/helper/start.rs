@@ -97,8 +97,9 @@ fn a_ceiling_is_judged_and_told_without_a_start_or_a_socket() {
     }
     // What it tells is a ceiling that allows the same.
     assert_eq!(check(&allowed).1, allowed);
-    let (status, allowed, faults) = check("broker_uid 7\ncolour blue\n");
-    assert_eq!((status, allowed.as_str()), (Some(1), ""));
+    let (status, allowed, faults) = check("broker_uid 7\ncolour blue\nbin relative\n");
+    assert_eq!((status, allowed.as_str(), faults.lines().count()), (Some(1), "", 2), "{faults}");
+    assert!(faults.contains("line 3: expected an absolute path"), "{faults}");
     assert!(
         faults.contains(file.to_str().unwrap()) && faults.contains("line 2: unknown key colour"),
         "{faults}"

@@ -21,7 +21,6 @@ use cyberos_proto::ids::{MAX_MOUNTS, MountId};
 use cyberos_proto::message::Refusal;
 use cyberos_proto::plan::Limits;
 use std::collections::BTreeMap;
-use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -39,9 +38,6 @@ pub(crate) const LIMITS: [(&str, u32); 6] = [
     ("max_file_mb", 4096),
     ("max_open_files", 4096),
 ];
-
-/// The files of /etc that may give uids to somebody else: the column where they begin, and whether a count follows.
-const USERS: [(&str, usize, bool); 3] = [("passwd", 2, false), ("subuid", 1, true), ("subgid", 1, true)];
 
 /// All uids of the block whose first is `first`; that one serves the block's inits, the others are leases.
 pub(crate) fn block(first: u32) -> RangeInclusive<u32> {
@@ -119,22 +115,38 @@ impl Default for CeilingText {
     }
 }
 
-impl FromStr for CeilingText {
-    type Err = String;
+/// What is wrong with a text: each says in which line, if it is one line's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Faults(pub(crate) Vec<String>);
 
-    /// Reads and checks the text. The error says which line and what.
-    fn from_str(text: &str) -> Result<Self, String> {
-        must(text.len() <= MAX_FILE, format!("longer than {MAX_FILE} bytes"))?;
+impl Display for Faults {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl FromStr for CeilingText {
+    type Err = Faults;
+
+    /// Reads and checks the text.
+    fn from_str(text: &str) -> Result<Self, Faults> {
+        if text.len() > MAX_FILE {
+            return Err(Faults(vec![format!("longer than {MAX_FILE} bytes")]));
+        }
         let mut ceiling = CeilingText::default();
         let mut seen = Vec::new();
+        let mut faults = Vec::new();
         for (n, line) in text.lines().enumerate() {
             let line = line.trim();
             if !line.is_empty() && !line.starts_with('#') {
-                ceiling.line(line, &mut seen).map_err(|e| format!("line {}: {e}", n + 1))?;
+                let read = ceiling.line(line, &mut seen);
+                faults.extend(read.err().map(|fault| format!("line {}: {fault}", n + 1)));
             }
         }
-        ceiling.check()?;
-        Ok(ceiling)
+        if faults.is_empty() {
+            faults.extend(ceiling.check().err());
+        }
+        if faults.is_empty() { Ok(ceiling) } else { Err(Faults(faults)) }
     }
 }
 
@@ -244,48 +256,6 @@ impl CeilingText {
         let skillfs = (self.skillfs_uid == Some(uid)).then_some(Role::SkillFs);
         if self.broker_uid == Some(uid) { Some(Role::Broker) } else { skillfs }
     }
-
-    /// The first uids of all blocks.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = u32> {
-        (self.uids.0..=self.uids.1).step_by(BLOCK as usize)
-    }
-
-    /// The first uid of the block that a lock of that name is of, or is in.
-    pub(crate) fn block_named(&self, lock: &str) -> Option<u32> {
-        let uid = lock.parse().ok().filter(|uid| (self.uids.0..=self.uids.1).contains(uid));
-        uid.map(|uid| self.init_uid(uid))
-    }
-
-    /// The uid of the inits of the block that `uid`, which is in the range, belongs to.
-    pub(crate) fn init_uid(&self, uid: u32) -> u32 {
-        uid - (uid - self.uids.0) % BLOCK
-    }
-
-    /// Whether nobody else may be given uids of the range. `read` answers the bytes of a file of /etc; one that is not
-    /// there gives none.
-    pub(crate) fn unused(&self, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<(), String> {
-        for (name, start, counted) in USERS {
-            let file = match read(name) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                other => other.map_err(|e| format!("/etc/{name}: {e}"))?,
-            };
-            if let Some(line) = self.touched(&String::from_utf8_lossy(&file), start, counted) {
-                let (first, last) = self.uids;
-                return Err(format!("uid_range {first}-{last} is in use: /etc/{name}: {line}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The first line of a file of /etc whose uid, or `counted` uids, touch the range; they begin in column `start`.
-    pub(crate) fn touched<'t>(&self, file: &'t str, start: usize, counted: bool) -> Option<&'t str> {
-        file.lines().find(|line| {
-            let column = |n| line.split(':').nth(n).and_then(|c| c.trim().parse::<u64>().ok());
-            let count = if counted { column(start + 1).unwrap_or(0) } else { 1 };
-            column(start)
-                .is_some_and(|s| s <= self.uids.1.into() && s.saturating_add(count) > self.uids.0.into())
-        })
-    }
 }
 
 fn absolute(text: &str) -> Result<PathBuf, String> {
@@ -329,47 +299,16 @@ mod tests {
             ("cpu_percent 0", "cpu_percent must be"),
             ("cpu_percent x", "line 1: x"),
         ] {
-            let said = line.parse::<CeilingText>().unwrap_err();
+            let said = line.parse::<CeilingText>().unwrap_err().to_string();
             assert!(said.starts_with(words), "{line}: {said}");
         }
     }
 
     #[test]
-    fn a_line_that_touches_the_range_is_found() {
-        let ceiling = CeilingText::default();
-        for (file, start, counted, found) in [
-            ("a:x:1000:1000", 2, false, false),
-            ("a:x:1900000000:1", 2, false, true),
-            ("a:100000:65536", 1, true, false),
-            ("a:1899999999:1", 1, true, false),
-            ("a:1899999999:2", 1, true, true),
-            ("a:1:18446744073709551615", 1, true, true),
-            ("a:1900065535:1", 1, true, true),
-        ] {
-            assert_eq!(ceiling.touched(file, start, counted).is_some(), found, "{file}");
-        }
-    }
-
-    #[test]
-    fn the_range_is_refused_where_one_of_three_files_gives_it_away() {
-        let ceiling = CeilingText::default();
-        let with = |file: &str, line: &str| {
-            let (file, line) = (file.to_owned(), line.to_owned());
-            ceiling.unused(move |name| match name {
-                "passwd" if file != name => Err(io::ErrorKind::NotFound.into()),
-                _ if file == name => Ok(format!("root:0:1\n{line}\n").into_bytes()),
-                _ => Ok(Vec::new()),
-            })
-        };
-        assert_eq!(with("passwd", "a:x:1000:1000"), Ok(()));
-        for (file, line) in
-            [("passwd", "a:x:1900000001:1"), ("subuid", "a:1:4000000000"), ("subgid", "a:1900000000:1")]
-        {
-            let said = with(file, line).unwrap_err();
-            assert_eq!(said, format!("uid_range 1900000000-1900065535 is in use: /etc/{file}: {line}"));
-        }
-        let unreadable = |_: &str| Err(io::ErrorKind::PermissionDenied.into());
-        assert!(ceiling.unused(unreadable).unwrap_err().starts_with("/etc/passwd: "));
+    fn each_fault_is_told_with_its_line() {
+        let said = "colour blue\nbroker_uid 7\nbroker_uid 8\nbin x\n".parse::<CeilingText>().unwrap_err();
+        let lines: Vec<_> = said.0.iter().map(|fault| fault.split(':').next().unwrap()).collect();
+        assert_eq!(lines, ["line 1", "line 3", "line 4"], "{said}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! ```text
 //! start     how the helper is started; outcome: what errors are
 //! ceiling   the text of root's limits
+//! uids      which uids sandboxes have
 //! gate      which request is taken from whom, and when
 //! never     what is granted to nobody
 //! mounts    what the kernel's list of mounts says about a grant, a copy and a view
@@ -27,3 +28,4 @@ pub(crate) mod outcome;
 pub(crate) mod recent;
 pub(crate) mod rootfs;
 pub(crate) mod start;
+mod uids;
