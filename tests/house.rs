@@ -3,6 +3,7 @@
 //! A rule that needs an exception has a table here, with a reason beside each entry; an entry that is no longer needed fails too.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where it fails")]
 
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeSet;
 
 #[path = "support/source.rs"]
@@ -269,6 +270,71 @@ fn no_error_says_what_its_source_says_too() {
         }
     }
     assert!(found.is_empty(), "printed with its chain, each of these says its cause twice: {found:#?}");
+}
+
+/// Literals that cannot be broken: regular expressions.
+const UNBROKEN: &[&str] = &["broker/src/skill/schema.rs"];
+/// Columns of a message's text on one line of source.
+const MAX_TEXT: usize = 100;
+
+/// String literals of `tokens`, as they are written, without the tests and the comments.
+fn literals(tokens: TokenStream, found: &mut Vec<String>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut at = 0;
+    while at < tokens.len() {
+        match &tokens[at] {
+            // `#[doc = "…"]` is a comment; what stands behind `#[cfg(test)]` ends with its braces.
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => {
+                let text = group.to_string();
+                if text.contains("cfg (test)") || text.contains("cfg(test)") {
+                    let braces =
+                        |t: &TokenTree| matches!(t, TokenTree::Group(g) if g.delimiter() == Delimiter::Brace);
+                    at += tokens[at..].iter().position(braces).unwrap_or(0);
+                } else if !text.starts_with("[doc") && !text.starts_with("[ doc") {
+                    literals(group.stream(), found);
+                }
+            }
+            TokenTree::Group(group) => literals(group.stream(), found),
+            TokenTree::Literal(literal) if literal.to_string().contains('"') => {
+                found.push(literal.to_string())
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Lines of messages in that source that are too long.
+fn long_texts(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    literals(source.parse().expect("Rust"), &mut found);
+    let lines = found.iter().flat_map(|literal| literal.lines()).flat_map(|line| line.split("\\n"));
+    let lines = lines.map(|line| line.trim().trim_start_matches('"').trim_end_matches('\\').trim_end());
+    lines.filter(|line| line.trim_end_matches('"').chars().count() > MAX_TEXT).map(str::to_owned).collect()
+}
+
+#[test]
+fn messages_wrap_at_100_columns() {
+    let (fits, long) = ("x".repeat(MAX_TEXT), "x".repeat(MAX_TEXT + 1));
+    let source = format!(
+        "/// {long}\n#[error(\"{fits}\")]\nfn f() {{ g(\"{fits} \\\n  {fits}\", \"{fits}\\n{fits}\") }}\n\
+         #[cfg(test)]\nmod tests {{ const A: &str = \"{long}\"; }}\n"
+    );
+    assert_eq!(long_texts(&source), Vec::<String>::new());
+    assert_eq!(
+        long_texts(&format!("#[error(\"{long}\")]\nfn f() {{ g(\"{fits} \\\n  {long}\") }}")).len(),
+        2
+    );
+    let mut found = Vec::new();
+    for folder in ["proto/src", "priv-helper/src", "broker/src", "skillfs/src"] {
+        for file in files(folder, &[".rs"]) {
+            let name = shown(&file);
+            if !is_test(&name) && !UNBROKEN.contains(&&*name) {
+                found.extend(long_texts(&read(&file)).into_iter().map(|line| format!("{name}: {line}")));
+            }
+        }
+    }
+    assert!(found.is_empty(), "break these with \\ before the end of the line: {found:#?}");
 }
 
 /// The macros that end a program when nobody reads what they print, so that its clean-up is left out.

@@ -128,8 +128,8 @@ pub fn check_tenant(skill: &Skill, approval: Option<&Approval>, tenant: TenantId
         Some(a) if a.tenant == tenant => Ok(()),
         Some(a) => Err(format!("{} is pinned to tenant {} and can't run under {tenant}", skill.id, a.tenant)),
         None => Err(format!(
-            "{0} is pinned to one tenant and has not been approved as it is now; `cyberos skill approve {0}` with that \
-             tenant pins it",
+            "{0} is pinned to one tenant and has not been approved as it is now; `cyberos skill approve {0}` \
+             with that tenant pins it",
             skill.id
         )),
     }

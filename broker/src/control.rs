@@ -67,7 +67,8 @@ async fn converse(broker: &Arc<Broker>, connection: Connection) -> std::io::Resu
         Ok(q) if q.version == VERSION => q.ask,
         Ok(q) => {
             let message = format!(
-                "this broker speaks version {VERSION} of the operator's exchange, not {}: use the CLI of the same install",
+                "this broker speaks version {VERSION} of the operator's exchange, not {}: use the CLI of the \
+                 same install",
                 q.version
             );
             return write_json(&mut to, &failed(4, message)).await;

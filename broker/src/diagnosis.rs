@@ -109,13 +109,13 @@ fn cause(signal: Signal, death: &Death<'_>, bounds: Option<&Bounds>) -> String {
     };
     match signal {
         Signal::SIGXFSZ => format!(
-            "a file grew beyond the largest size of one{}, or less if it set itself a limit (ulimit -f); raise x-tmp-mb \
-             in its SKILL.md",
+            "a file grew beyond the largest size of one{}, or less if it set itself a limit (ulimit -f); \
+             raise x-tmp-mb in its SKILL.md",
             number(|b| b.file_mb, "MiB")
         ),
         Signal::SIGXCPU => format!(
-            "a process used up its processor time{}, which is effort_minutes on every processor, or less if it set \
-             itself a limit (ulimit -t)",
+            "a process used up its processor time{}, which is effort_minutes on every processor, or less if \
+             it set itself a limit (ulimit -t)",
             number(|b| b.cpu_s, "s")
         ),
         Signal::SIGSYS => {
@@ -124,8 +124,8 @@ fn cause(signal: Signal, death: &Death<'_>, bounds: Option<&Bounds>) -> String {
                 .into()
         }
         Signal::SIGBUS => format!(
-            "a mapped file had no room or no more content; most often /tmp or /dev/shm is full{}: raise x-tmp-mb in \
-             its SKILL.md",
+            "a mapped file had no room or no more content; most often /tmp or /dev/shm is full{}: raise \
+             x-tmp-mb in its SKILL.md",
             number(|b| b.tmp_mb, "MiB each")
         ),
         _ if death.out_of_memory => exhausted(bounds),
@@ -141,8 +141,8 @@ fn cause(signal: Signal, death: &Death<'_>, bounds: Option<&Bounds>) -> String {
         Signal::SIGABRT | Signal::SIGTRAP | Signal::SIGILL => {
             format!("the program gave up by itself; its last lines say why{}", failed_allocation(bounds))
         }
-        Signal::SIGPIPE => "it wrote where nobody reads any more".into(),
-        _ => "nobody outside sent that: it came from inside its sandbox".into(),
+        Signal::SIGPIPE => "it wrote to a pipe or socket that nobody reads any more".into(),
+        _ => "that signal came from inside its sandbox".into(),
     }
 }
 
@@ -155,8 +155,8 @@ fn failed_allocation(bounds: Option<&Bounds>) -> String {
 fn exhausted(bounds: Option<&Bounds>) -> String {
     let limit = bounds.map_or(String::new(), |b| format!(" of {} MiB", b.memory_mb));
     format!(
-        "all its processes together, with what is in /tmp and /dev/shm, reached the memory limit{limit}: raise \
-         x-memory-mb in its SKILL.md. {RUNTIMES}"
+        "all its processes together, with what is in /tmp and /dev/shm, reached the memory limit{limit}: \
+         raise x-memory-mb in its SKILL.md. {RUNTIMES}"
     )
 }
 
@@ -168,8 +168,9 @@ fn memory(b: &Bounds) -> String {
     let mb = b.memory_mb;
     if b.address_space {
         format!(
-            "without x-memory-mb a process has {mb} MiB of address space, which node, java and go reserve and never use; \
-             the key itself makes room, since it counts what is used: x-memory-mb: {mb} in its SKILL.md, or more"
+            "without x-memory-mb a process has {mb} MiB of address space, which node, java and go reserve \
+             and never use; the key itself makes room, since it counts what is used: x-memory-mb: {mb} in \
+             its SKILL.md, or more"
         )
     } else {
         format!("its limit is {mb} MiB: raise x-memory-mb in its SKILL.md. {RUNTIMES}")

@@ -148,8 +148,8 @@ impl Dispatch {
     /// Why a request of `length` bytes is refused that weighs too much to be read.
     pub(crate) fn too_heavy(&self, length: usize, weight: usize) -> String {
         format!(
-            "a request of {length} bytes holds so many values that {} MiB are needed to read it; {} MiB are there (a \
-             long list is lighter as text, in one string)",
+            "a request of {length} bytes holds so many values that {} MiB are needed to read it; {} MiB are \
+             there (a long list is lighter as text, in one string)",
             weight.div_ceil(1 << 20),
             self.budget.requests.bytes() >> 20
         )

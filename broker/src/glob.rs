@@ -28,7 +28,8 @@ pub enum BadPattern {
     Control(String),
     /// Non-ASCII in `[…]`: names are compared as bytes, so such a class would match single bytes of a character.
     #[error(
-        "character classes may hold ASCII characters only ({0:?} has more than one byte); write {{a,b}} instead"
+        "character classes may hold ASCII characters only ({0:?} has more than one byte); write {{a,b}} \
+         instead"
     )]
     WideClass(char),
     /// `**` that touches a brace in the middle of a component: `work{**/x}` would also match `work-other/x`.

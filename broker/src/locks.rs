@@ -91,7 +91,8 @@ pub(crate) async fn too_many(uid: u32) -> usize {
 /// What an end for too many locks is called.
 pub(crate) fn told(locks: usize) -> String {
     format!(
-        "its processes held at least {locks} record locks (fcntl F_SETLK), and {MOST} are the most: release some"
+        "its processes held at least {locks} record locks (fcntl F_SETLK), and {MOST} are the most: release \
+         some"
     )
 }
 

@@ -103,20 +103,22 @@ effort_minutes: 1
 
 Describe here, for an agent, when to use this skill and what it gives back.
 
-`main` is what runs. It sees this directory, a private /tmp, and the tools listed above, which it calls with
-`/opt/cyberos/bin/cyberos-call TOOL JSON`.
+`main` is what runs. It sees this directory, a private /tmp, and the tools listed above, which it
+calls with `/opt/cyberos/bin/cyberos-call TOOL JSON`.
 "
     )
 }
 
 const MAIN: &str = r#"#!/bin/sh
-# Runs in a sandbox: no network, no files but this directory and /tmp. What else it needs it asks the broker for, one
-# tool call at a time; the answer is JSON on standard output. The first call must come within a minute: what works longer
-# before it needs one begins with `/opt/cyberos/bin/cyberos-call --list >/dev/null`.
+# Runs in a sandbox: no network, no files but this directory and /tmp. Whatever else it needs it
+# asks the broker for, one tool call at a time; the answer is JSON on standard output. The first
+# call must come within a minute: if yours works longer before it needs a tool, let it begin with
+# `/opt/cyberos/bin/cyberos-call --list >/dev/null`.
 set -eu
 
 echo "hello from $CYBEROS_SKILL_ID"
-/opt/cyberos/bin/cyberos-call MemoryEmit '{"kind": "note.hello", "payload": {"text": "The starter skill has run."}}'
+/opt/cyberos/bin/cyberos-call MemoryEmit \
+    '{"kind": "note.hello", "payload": {"text": "The starter skill has run."}}'
 "#;
 
 #[cfg(test)]

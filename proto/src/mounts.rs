@@ -73,10 +73,10 @@ pub fn unescaped(text: &[u8]) -> PathBuf {
 /// File systems that this kernel serves by itself, from a device or from memory: a call on one waits for nobody. What an
 /// overlay is made of is asked besides.
 const LOCAL: &str = "\
-    bcachefs binfmt_misc bpf btrfs cgroup cgroup2 configfs cpuset debugfs devpts devtmpfs efivarfs erofs \
-    exfat ext2 ext3 ext4 f2fs fusectl hfs hfsplus hugetlbfs iso9660 jfs minix mqueue nilfs2 nsfs ntfs3 \
-    overlay proc pstore ramfs reiserfs resctrl rootfs securityfs selinuxfs squashfs sysfs tmpfs tracefs udf \
-    vfat xfs zfs";
+    bcachefs binfmt_misc bpf btrfs cgroup cgroup2 configfs cpuset debugfs devpts devtmpfs \
+    efivarfs erofs exfat ext2 ext3 ext4 f2fs fusectl hfs hfsplus hugetlbfs iso9660 jfs minix \
+    mqueue nilfs2 nsfs ntfs3 overlay proc pstore ramfs reiserfs resctrl rootfs securityfs \
+    selinuxfs squashfs sysfs tmpfs tracefs udf vfat xfs zfs";
 
 /// Whether a call on a file system of that type may wait for somebody: a server, a network, a user. So may one of a type
 /// that nobody here has heard of.

@@ -24,7 +24,8 @@ pub struct Cli {
 /// A subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Mount a view of SOURCE… (several: the first that has a skill gives the whole of it) at MOUNTPOINT.
+    /// Show the skills of SOURCE at MOUNTPOINT; of several SOURCEs, a skill comes from the first that has it.
+    #[command(override_usage = "skillfs mount [OPTIONS] <SOURCE>... <MOUNTPOINT>")]
     Mount(Box<Mount>),
     /// Show what is mounted and the state of every skill.
     Status(Client),
@@ -66,28 +67,28 @@ pub struct Client {
 /// Options of `mount`.
 #[derive(Debug, Args)]
 pub struct Mount {
-    /// SOURCE… MOUNTPOINT
+    /// Folders of skills, and last the place where they are shown.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "MOUNTPOINT"])]
     pub paths: Vec<PathBuf>,
     /// Decision provider: a program and fixed arguments, split on white space.
     #[arg(long, value_name = "CMD", required_unless_present = "unprotected")]
     pub decision_command: Option<String>,
-    /// Show every skill, undecided.
+    /// Show every skill as it is, without asking a provider.
     #[arg(long, conflicts_with_all = ["decision_command", "strict"])]
     pub unprotected: bool,
-    /// The default failure policy, spelled out.
+    /// The same as --on-failure hide; needs --decision-command.
     #[arg(long)]
     pub ledger_demo_mode: bool,
-    /// What a failed or rejected resolve does.
+    /// What happens when the provider fails, or its answer is rejected.
     #[arg(long, value_enum, default_value_t)]
     pub on_failure: OnFailure,
     /// What readers see of a skill that changed and is not decided yet.
     #[arg(long, value_enum, default_value_t)]
     pub on_change: OnChange,
-    /// Do not mount when a first decision fails.
+    /// Do not mount when a first decision fails, or when others can change a source.
     #[arg(long)]
     pub strict: bool,
-    /// Nothing can be changed through the view.
+    /// Nothing can be changed through the view (has to be given: other views are not built yet).
     #[arg(long)]
     pub read_only: bool,
     /// Owner and group of everything in the view, instead of the source's.
@@ -97,19 +98,19 @@ pub struct Mount {
     #[arg(long, value_name = "S", default_value_t = provider::DEFAULT_TIMEOUT.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub provider_timeout: u64,
-    /// A variable of our environment that the provider gets, beside PATH, HOME and LANG.
+    /// A variable of SkillFS's environment that the provider gets, beside PATH, HOME and LANG.
     #[arg(long, value_name = "NAME")]
     pub provider_env: Vec<String>,
-    /// Decisions at a time [default: the cores].
+    /// How many decisions are made at once [default: as many as there are cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: Option<u16>,
-    /// Serve a control socket there.
+    /// Where to make the socket at which the broker and the operator ask.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// The root helper's socket.
     #[arg(long, value_name = "PATH", default_value = HELPER)]
     pub helper: PathBuf,
-    /// Number of the mount point in the helper's ceiling.
+    /// Which of the mount points in the helper's ceiling MOUNTPOINT is.
     #[arg(long, value_name = "N", default_value = "0", value_parser = mount_number)]
     pub mount_number: MountId,
     /// Stay in the foreground; print a line of JSON when mounted.
@@ -130,7 +131,9 @@ pub enum UsageError {
     #[error("--ledger-demo-mode and --strict contradict each other")]
     DemoStrict,
     /// Demo mode is hide.
-    #[error("--ledger-demo-mode is --on-failure hide spelled out; it contradicts --on-failure keep-previous")]
+    #[error(
+        "--ledger-demo-mode is another name for --on-failure hide; it contradicts --on-failure keep-previous"
+    )]
     DemoKeeps,
 }
 

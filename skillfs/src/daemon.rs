@@ -62,7 +62,8 @@ struct Parts {
 pub fn run(mount: &Mount) -> anyhow::Result<()> {
     if nix::unistd::geteuid().is_root() || nix::unistd::getuid().is_root() {
         bail!(
-            "SkillFS does not run as root: it and the provider read what others wrote. Start it as a user of its own"
+            "SkillFS does not run as root: it and the provider read what others wrote. Start it as a user of \
+             its own"
         );
     }
     confine_self()?;
@@ -77,8 +78,8 @@ pub fn run(mount: &Mount) -> anyhow::Result<()> {
         && let Some(why) = sources.shared().first()
     {
         bail!(
-            "--strict: {why}; let the source and every directory on the way to it belong to root or to SkillFS's user, \
-             and be writable by nobody else"
+            "--strict: {why}; let the source and every directory on the way to it belong to root or to \
+             SkillFS's user, and be writable by nobody else"
         );
     }
     let provider = match &mount.decision_command {

@@ -287,7 +287,8 @@ impl Watch {
         // Where it goes on being shown.
         self.bell().ring();
         let why = format!(
-            "it changes faster than SkillFS can follow, so it is not looked at for {:.1} s ({times} times in a row)",
+            "it changes faster than SkillFS can follow, so it is not looked at for {:.1} s ({times} times in \
+             a row)",
             time.as_secs_f32()
         );
         tracing::warn!(skill = ?self.mapping.name(id), why, "a skill is left alone");

@@ -172,7 +172,8 @@ fn statfs_of(mount_point: &Path, told: &mut Option<Errno>) -> Seen {
 /// reading it does not hold this up.
 fn give_up(skillfs: BorrowedFd<'_>, link: BorrowedFd<'_>, mount_point: &Path) -> io::Result<()> {
     let line = format!(
-        "the view at {} has answered nothing for {} s; killing SkillFS (pid {}), and whoever supervises it starts it again",
+        "the view at {} has answered nothing for {} s; killing SkillFS (pid {}), and whoever supervises it \
+         starts it again",
         mount_point.display(),
         SILENCE_LIMIT.as_secs(),
         nix::unistd::getppid()

@@ -51,7 +51,8 @@ pub enum NotAccepted {
     Ledger(#[from] LedgerError),
     /// Somebody has agreed to another loss than this one would be.
     #[error(
-        "the ledger is not as it was shown, so nothing was accepted and nothing was changed. Shown was: {seen}. Now: {}",
+        "the ledger is not as it was shown, so nothing was accepted and nothing was changed. Shown was: \
+         {seen}. Now: {}",
         found.as_ref().map_or("it is whole".to_owned(), |found| found.to_string())
     )]
     Changed {

@@ -73,7 +73,10 @@ pub struct AuditUnavailable {
 pub enum NotClosed {
     /// Somebody else had their hands in it.
     #[error(
-        "somebody else changed the audit ledger while this broker wrote it: {what}. The broker has written rows up to {written};          what of them is left, `cyberos audit verify --store {store}` says. Keep that folder for whoever investigates, then restore          it, or accept the loss as root: `cyberos audit accept-loss --store {store}`",
+        "somebody else changed the audit ledger while this broker wrote it: {what}. The broker has written \
+         rows up to {written}; what of them is left, `cyberos audit verify --store {store}` says. Keep that \
+         folder for whoever investigates, then restore it, or accept the loss as root: `cyberos audit \
+         accept-loss --store {store}`",
         store = store.display()
     )]
     Changed {
@@ -98,7 +101,8 @@ pub enum NotClosed {
     },
     /// All is written, but not all is known to be on the disk.
     #[error(
-        "the audit ledger is written up to row {written}, but rows after {durable} may not have reached the disk: {why}"
+        "the audit ledger is written up to row {written}, but rows after {durable} may not have reached the \
+         disk: {why}"
     )]
     NotDurable {
         /// Seq of the last row in the file.

@@ -63,8 +63,9 @@ pub enum LedgerError {
     },
     /// Rows that were durable are gone.
     #[error(
-        "the audit ledger has lost rows {from} to {to}: HEAD says that they were on the disk, but {} ends or is damaged at byte \
-         {offset} ({fault}). Restore the file, or accept the loss as root: `cyberos audit accept-loss --store {}`",
+        "the audit ledger has lost rows {from} to {to}: HEAD says that they were on the disk, but {} ends \
+         or is damaged at byte {offset} ({fault}). Restore the file, or accept the loss as root: `cyberos \
+         audit accept-loss --store {}`",
         segment.display(), store_of(segment)
     )]
     Missing {
@@ -81,9 +82,9 @@ pub enum LedgerError {
     },
     /// Bytes that no crash leaves.
     #[error(
-        "the audit ledger is damaged at byte {offset} of {}, where row {seq} should be: {fault}. A crash does not leave this: \
-         find out what did. `cyberos audit verify --store {store}` reads all of it; to go on without what is behind, as root: \
-         `cyberos audit accept-loss --store {store}`",
+        "the audit ledger is damaged at byte {offset} of {}, where row {seq} should be: {fault}. A crash \
+         does not leave this: find out what did. `cyberos audit verify --store {store}` reads all of it; to \
+         go on without what is behind, as root: `cyberos audit accept-loss --store {store}`",
         segment.display(), store = store_of(segment)
     )]
     Damaged {
@@ -98,8 +99,9 @@ pub enum LedgerError {
     },
     /// There are rows, but nobody knows how many there should be.
     #[error(
-        "{} is missing or unreadable ({fault}) although the audit ledger has rows: without it a cut-off tail cannot be noticed. \
-         Restore it, or accept the loss as root: `cyberos audit accept-loss --store {}`",
+        "{} is missing or unreadable ({fault}) although the audit ledger has rows: without it a cut-off \
+         tail cannot be noticed. Restore it, or accept the loss as root: `cyberos audit accept-loss --store \
+         {}`",
         path.display(), path.parent().unwrap_or(path).display()
     )]
     HeadLost {
@@ -110,8 +112,8 @@ pub enum LedgerError {
     },
     /// There is no row, though the state tells of some.
     #[error(
-        "the audit ledger in {} is gone or empty, but there must have been one: {found}. Restore it, or accept the loss as root: \
-         `cyberos audit accept-loss --store {}`",
+        "the audit ledger in {} is gone or empty, but there must have been one: {found}. Restore it, or \
+         accept the loss as root: `cyberos audit accept-loss --store {}`",
         store.display(), store.display()
     )]
     Gone {

@@ -218,7 +218,8 @@ impl Tail {
             tracing::error!(
                 what,
                 after_row = self.written,
-                "somebody else has changed the audit ledger while it was written: keep its folder for whoever investigates"
+                "somebody else has changed the audit ledger while it was written: keep its folder for \
+                 whoever investigates"
             );
             self.tampered = Some(what);
         }

@@ -35,7 +35,8 @@ impl Audit {
         if run.unrecorded.total == 0 {
             tracing::warn!(
                 invocation = %invocation.id, skill = invocation.skill_id, call = number, bytes = run.bytes,
-                "the rows of its calls have used up quota.invocation_ledger_mb: from now on its calls are refused and counted"
+                "the rows of its calls have used up quota.invocation_ledger_mb: from now on its calls are \
+                 refused and counted"
             );
         }
         run.unrecorded.total += 1;

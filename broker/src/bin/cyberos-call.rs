@@ -12,11 +12,12 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: cyberos-call TOOL [JSON|-]   call a tool; arguments as a JSON object, from stdin with -, {} if absent
+usage: cyberos-call TOOL [JSON|-]   call a tool; JSON is an object with its arguments, {} if absent;
+                                    with - it is read from standard input
        cyberos-call --list          the tools that this skill may call
 
-The result is written to stdout as JSON. Exit status: 0 ok, 1 refused or failed (error object on stderr),
-2 usage, 4 no broker.";
+The result is written to standard output as JSON.
+Exit status: 0 ok, 1 refused or failed (the error is on standard error), 2 usage, 4 no broker.";
 
 /// The socket's path (`[2.3]`).
 const SOCKET: &str = "CYBEROS_BROKER_SOCKET";

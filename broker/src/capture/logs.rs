@@ -137,8 +137,8 @@ impl Logs {
         }
         let Keep { runs, bytes } = self.keep;
         format!(
-            "nothing is kept of invocation {invocation}: it is unknown, or older than what the configuration keeps \
-             (logs.keep: {runs}, logs.max_mb: {}), or the disk was nearly full when it began",
+            "nothing is kept of invocation {invocation}: it is unknown, or older than what the configuration \
+             keeps (logs.keep: {runs}, logs.max_mb: {}), or the disk was nearly full when it began",
             bytes >> 20
         )
     }

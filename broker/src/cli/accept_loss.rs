@@ -110,7 +110,7 @@ fn tell(store: &Path, damage: &Damage) {
             "  Rows {} to {head} were on the disk (HEAD says so) and will count as lost.",
             fault.seq
         ),
-        None => output::line!("  How many rows are lost behind that nobody knows."),
+        None => output::line!("  It is not known how many rows are lost behind that."),
     }
     output::line!(
         "  The {behind} bytes from there on are kept in {}/lost/ for whoever investigates.",
@@ -123,7 +123,7 @@ fn tell(store: &Path, damage: &Damage) {
 
 fn confirmed(json: bool) -> Result<bool, Failure> {
     if json || !std::io::stdin().is_terminal() {
-        return Err(Failure::new(2, "nobody can be asked here: say --yes to accept the loss"));
+        return Err(Failure::new(2, "there is no terminal to ask on: say --yes to accept the loss"));
     }
     Ok(output::asked("Type 'yes' to accept this loss: ")? == "yes")
 }

@@ -12,13 +12,13 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Verify and read the audit ledger
 #[derive(Debug, Subcommand)]
 pub(super) enum Audit {
-    /// Walk the whole ledger: frames, numbers, chain, pairs, and what the broker and its state know of it
+    /// Check the whole ledger, and compare it with what the broker and its state directory know
     Verify {
         /// Read this store (the folder that holds audit/ and HEAD) instead of asking the broker
         #[arg(long, value_name = "DIR")]
         store: Option<PathBuf>,
     },
-    /// Show rows
+    /// Show rows of the ledger
     Show(Show),
     AcceptLoss(AcceptLoss),
 }

@@ -26,7 +26,7 @@ pub(super) struct Tail {
     invocation: Option<String>,
 }
 
-/// Tell a run's sequence of calls from the ledger
+/// Show the calls of a run, one after another, from the ledger
 #[derive(Debug, Args)]
 pub(super) struct Replay {
     /// The invocation's id

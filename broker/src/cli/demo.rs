@@ -33,13 +33,13 @@ const SKILLS: [&str; 3] = ["memory-capture", "repo-report", "escape-artist"];
 /// How long a change in the source may take until the view shows it: inotify, the provider, and room to spare.
 const VIEW_LIMIT: Duration = Duration::from_secs(20);
 
-/// See the whole line work: three skills, from hidden to a verified ledger
+/// See how it works: a guided run with three example skills
 #[derive(Debug, Args)]
 pub(super) struct Demo {
     /// Where to keep state; default: a fresh directory, removed at the end
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Also each attempt of the hostile skill
+    /// Also list each attempt of the hostile skill
     #[arg(long)]
     verbose: bool,
     /// Not of use here: it names a broker that runs

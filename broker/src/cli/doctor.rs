@@ -203,16 +203,18 @@ fn audit(status: &Value) -> Option<Finding> {
         return Some(Finding::missing(
             CHECK,
             what,
-            "rows can no longer be kept, so no run starts and no call is answered (unless audit.on_failure is continue)",
-            "stop the broker and keep its store for whoever investigates; 'cyberos audit verify' says what is gone; restore it, \
-             or accept the loss with 'cyberos audit accept-loss'",
+            "rows can no longer be kept, so no run starts and no call is answered (unless audit.on_failure \
+             is continue)",
+            "stop the broker and keep its store for whoever investigates; 'cyberos audit verify' says what \
+             is gone; restore it, or accept the loss with 'cyberos audit accept-loss'",
         ));
     }
     let what = status["failing"].as_str()?;
     Some(Finding::weak(
         CHECK,
         what,
-        "rows wait in the broker's memory; when that is full, or at once, audit.on_failure decides about calls",
+        "rows wait in the broker's memory; when that is full, or at once, audit.on_failure decides about \
+         calls",
         "make room on that disk, or mend it",
     ))
 }
@@ -238,7 +240,7 @@ fn no_answer(e: Failure) -> Finding {
         Some(NOT_AN_OPERATOR) => Finding::skipped(
             CHECK,
             e.message,
-            "whether it runs, and how, is not known; the checks below are made without its word",
+            "whether it runs, and how, is not known; the checks below are made without asking it",
             "as the line says (a new group counts from the next login), or run 'cyberos doctor' as root",
         ),
         Some(NO_BROKER) => Finding::weak(

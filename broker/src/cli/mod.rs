@@ -37,7 +37,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(up::Up),
-    /// See the whole line work: three skills, from hidden to a verified ledger
+    /// See how it works: a guided run with three example skills
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
     /// Run, inspect, approve and write skills
@@ -72,7 +72,8 @@ pub fn main() -> ExitCode {
         _ => None,
     };
     if own.is_some_and(|own| own.is_some() || cli.socket.is_some()) {
-        let why = "--socket names a broker that runs; 'up' and 'demo' make one of their own, in STATE/run or /run/cyberos";
+        let why = "--socket names a broker that runs; 'up' and 'demo' make one of their own, in STATE/run or \
+                   /run/cyberos";
         return output::failed(&Failure::new(2, why), cli.json);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {

@@ -243,7 +243,8 @@ fn deadline(answer: &Value) -> String {
         None => String::new(),
     };
     format!(
-        "{}: {limit}: {end}{call}; raise effort_minutes in its SKILL.md, or --effort-minutes if that lowered it",
+        "{}: {limit}: {end}{call}; raise effort_minutes in its SKILL.md, or --effort-minutes if that \
+         lowered it",
         output::text(answer, "skill_id")
     )
 }
@@ -283,7 +284,7 @@ pub(super) fn explain(exit: u8, answer: &Value, last_words: &str) {
         "timeout" => deadline(answer),
         "no_connect" => NO_CONNECT.into(),
         "stopped" => "the skill was stopped".into(),
-        "aborted" => "the run was aborted: a part of the runtime died".into(),
+        "aborted" => "the run was aborted: a program of CyberOS died".into(),
         other => format!("the skill ended: {other}"),
     };
     if !say.is_empty() {

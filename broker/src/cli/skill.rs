@@ -15,7 +15,7 @@ pub(super) enum Skill {
     Run(Run),
     #[command(subcommand)]
     Broker(super::broker::Broker),
-    /// The skills of the view with their verdicts
+    /// List the skills, and what is shown of each
     List,
     /// One skill: what it asks for, what it gets, what the provider says
     Show {
@@ -51,7 +51,7 @@ pub(super) enum Skill {
         /// The invocation's id
         invocation: String,
     },
-    /// What an invocation printed
+    /// Show what a run printed
     Logs {
         /// The invocation's id
         invocation: String,

@@ -8,14 +8,14 @@ use clap::Subcommand;
 /// What the view shows, and why
 #[derive(Debug, Subcommand)]
 pub(super) enum Skillfs {
-    /// All skills with their verdicts
+    /// List all skills with what the provider decided
     Status,
-    /// One skill: verdict, version, status, reason, epoch
+    /// Show what is known of one skill, and why it is shown or hidden
     Explain {
         /// Its name
         skill: String,
     },
-    /// Let the provider decide again
+    /// Have the provider decide again, and wait for it
     Refresh {
         /// Only this skill
         skill: Option<String>,

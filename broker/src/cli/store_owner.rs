@@ -102,8 +102,8 @@ fn advice(path: &Path, store: &Path) -> String {
         return format!("make the store the broker's user's: chown -R cyberos: {}", store.display());
     }
     format!(
-        "make the folders above it root's or the broker's user's (chown root: {}), and the store that user's: chown -R \
-         cyberos: {}",
+        "make the folders above it root's or the broker's user's (chown root: {}), and the store that \
+         user's: chown -R cyberos: {}",
         path.display(),
         store.display()
     )

@@ -54,7 +54,8 @@ pub enum ConfigError {
     Writable(PathBuf),
     /// It is somebody's who can write it whenever he likes.
     #[error(
-        "{path}: belongs to uid {uid}, who can change it; it decides what skills may do, so `chown root` it first"
+        "{path}: belongs to uid {uid}, who can change it; it decides what skills may do, so `chown root` it \
+         first"
     )]
     Owner {
         /// Which.

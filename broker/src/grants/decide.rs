@@ -83,7 +83,8 @@ impl Grants {
             reason: "unknown_tool",
             rule: "registered tools".into(),
             sentence: format!(
-                "{:?} is allowed, but this broker has no such tool; nothing in SKILL.md or cyberos.yaml can change that.",
+                "{:?} is allowed, but this broker has no such tool; nothing in SKILL.md or cyberos.yaml can \
+                 change that.",
                 shortened(tool)
             ),
             ..tool_denial("unknown_tool")
@@ -97,7 +98,8 @@ impl Grants {
                 rule: "x-rate-limit-per-minute".into(),
                 sentence: format!(
                     "{:?} was refused: the skill has made {per_minute} calls within a minute, as many as \
-                     x-rate-limit-per-minute in its SKILL.md allows. A higher number there, or fewer calls, would allow it.",
+                     x-rate-limit-per-minute in its SKILL.md allows. A higher number there, or fewer calls, \
+                     would allow it.",
                     shortened(tool)
                 ),
                 ..tool_denial("rate_limited")
@@ -181,8 +183,8 @@ impl Grants {
                 "file_violation",
                 rules.field_rule(path),
                 format!(
-                    "{path:?} matches no pattern of {} in SKILL.md, and lies under {}, which no frontmatter and no operator \
-                     can grant.",
+                    "{path:?} matches no pattern of {} in SKILL.md, and lies under {}, which no frontmatter \
+                     and no operator can grant.",
                     rules.field,
                     entry.display()
                 ),

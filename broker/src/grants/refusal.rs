@@ -67,8 +67,8 @@ pub(super) fn led_outside(target: &FileTarget, led_to: Option<&Path>, judged: Op
         ..plain(
             DenialClass::FileViolation,
             format!(
-                "{:?} is granted by its name, but leads out of {:?} (a symlink, or kernel state mounted there). Name the \
-                 file by its real path and grant that.",
+                "{:?} is granted by its name, but leads out of {:?} (a symlink, or kernel state mounted \
+                 there). Name the file by its real path and grant that.",
                 target.path, target.root
             ),
         )

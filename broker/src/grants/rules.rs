@@ -94,8 +94,8 @@ impl Rules {
             String::new()
         };
         format!(
-            "{} is asked for by {:?} ({} line {}), but {} {nearest}. `{}: [{}]` under grants.skills.{} in cyberos.yaml \
-             would allow it{offer}.",
+            "{} is asked for by {:?} ({} line {}), but {} {nearest}. `{}: [{}]` under grants.skills.{} in \
+             cyberos.yaml would allow it{offer}.",
             shown(path),
             wish.value.as_str(),
             self.field,

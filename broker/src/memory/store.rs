@@ -107,7 +107,8 @@ pub enum MemoryError {
     },
     /// The tenant's quota is used up (`quota_exceeded`).
     #[error(
-        "the tenant's memory uses {used} of {quota} bytes (quota.tenant_store_mb), and {needed} more are needed"
+        "the tenant's memory uses {used} of {quota} bytes (quota.tenant_store_mb), and {needed} more are \
+         needed"
     )]
     TenantFull {
         /// Bytes in use.
@@ -119,7 +120,8 @@ pub enum MemoryError {
     },
     /// The invocation's quota is used up (`quota_exceeded`).
     #[error(
-        "the invocation has written {written} of {quota} bytes (quota.invocation_write_mb), and {needed} more are needed"
+        "the invocation has written {written} of {quota} bytes (quota.invocation_write_mb), and {needed} \
+         more are needed"
     )]
     InvocationFull {
         /// Bytes written.

@@ -44,8 +44,8 @@ pub(super) fn plan(
         return Err(NotRun::new(
             2,
             format!(
-                "{}: its arguments and environment take {taken} bytes, each with one more for its end; there is room for \
-                 {MAX_WORD_BYTES}: hand over the rest on standard input (--stdin)",
+                "{}: its arguments and environment take {taken} bytes, each with one more for its end; there \
+                 is room for {MAX_WORD_BYTES}: hand over the rest on standard input (--stdin)",
                 skill.id
             ),
         ));

@@ -40,8 +40,8 @@ pub(super) fn not_prepared(error: &SandboxError, skill: &Skill, sealed: &Sealed)
         SandboxError::Lacks(_) => NotRun::new(
             125,
             format!(
-                "{}: its sandbox is not as the configuration requires (sandbox.require): {error}; `cyberos doctor` says \
-                 why this machine does not give it",
+                "{}: its sandbox is not as the configuration requires (sandbox.require): {error}; `cyberos \
+                 doctor` says why this machine does not give it",
                 skill.id
             ),
         ),
@@ -71,7 +71,8 @@ pub(super) fn refused(error: &HelperError, skill: &Skill, sealed: &Sealed) -> No
         (Errno::ENOEXEC, None) => NotRun::new(
             126,
             format!(
-                "{entry} is neither a program of this machine nor a script: begin a script with a line like #!/usr/bin/python3"
+                "{entry} is neither a program of this machine nor a script: begin a script with a line like \
+                 #!/usr/bin/python3"
             ),
         ),
         (Errno::ENOEXEC, Some(_)) => {

@@ -138,8 +138,8 @@ impl Skill {
             Some(declared) if declared != digest => Err(content_fault(
                 text,
                 format!(
-                    "is {declared}, but everything beside SKILL.md has {digest}; if that is the content that is meant, write \
-                     that (`cyberos skill validate` tells it for a folder)"
+                    "is {declared}, but everything beside SKILL.md has {digest}; if that is the content that \
+                     is meant, write that (`cyberos skill validate` tells it for a folder)"
                 ),
             )),
             _ => Ok(()),

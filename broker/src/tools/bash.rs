@@ -77,12 +77,12 @@ impl Tool for Bash {
     }
 
     fn description(&self) -> &'static str {
-        "Runs a command line with /bin/bash in a sandbox of its own, beginning in /tmp: {stdout, stderr, exit_code, \
-         signal?, truncated}. The skill's folder is /opt/cyberos/skills/<id>; granted directories have their own names. \
-         There is no network, so no interfaces either, and no standard input; nothing can listen or connect, also not on a \
-         Unix socket (Python's Manager and forkserver, gpg-agent, tmux: start those as the skill's own programs). Of /proc \
-         there are processes alone. What runs in the background ends with the call. truncated says that a stream was cut \
-         at 1 MiB."
+        "Runs a command line with /bin/bash in a sandbox of its own, beginning in /tmp: {stdout, stderr, \
+         exit_code, signal?, truncated}. The skill's folder is /opt/cyberos/skills/<id>; granted \
+         directories have their own names. There is no network, so no interfaces either, and no standard \
+         input; nothing can listen or connect, also not on a Unix socket (Python's Manager and forkserver, \
+         gpg-agent, tmux: start those as the skill's own programs). Of /proc there are processes alone. \
+         What runs in the background ends with the call. truncated says that a stream was cut at 1 MiB."
     }
 
     fn input_schema(&self) -> Value {

@@ -62,8 +62,8 @@ impl Tool for MemoryRead {
     }
 
     fn description(&self) -> &'static str {
-        "Reads one memory: {body, content_hash, meta?}. meta is its JSON frontmatter, content_hash the SHA-256 of the \
-         whole file."
+        "Reads one memory: {body, content_hash, meta?}. meta is its JSON frontmatter, content_hash the \
+         SHA-256 of the whole file."
     }
 
     fn input_schema(&self) -> Value {
@@ -170,8 +170,8 @@ impl Tool for MemoryEmit {
     }
 
     fn description(&self) -> &'static str {
-        "Writes one memory: {row_id, seq, path, trace_id}. An existing one of that path is replaced. kind has at most 128 \
-         bytes and 16 parts."
+        "Writes one memory: {row_id, seq, path, trace_id}. An existing one of that path is replaced. kind \
+         has at most 128 bytes and 16 parts."
     }
 
     fn input_schema(&self) -> Value {
@@ -182,8 +182,8 @@ impl Tool for MemoryEmit {
         let args: EmitArgs = args::read(&given)?;
         if !is_kind(&args.kind) {
             return Err(format!(
-                "args.kind: {:?} is not two or more words of a-z, 0-9 and _ (each beginning with a letter) joined by dots, \
-                 at most {MAX_KIND} bytes and {MAX_KIND_PARTS} words",
+                "args.kind: {:?} is not two or more words of a-z, 0-9 and _ (each beginning with a letter) \
+                 joined by dots, at most {MAX_KIND} bytes and {MAX_KIND_PARTS} words",
                 shortened(&args.kind)
             ));
         }

@@ -64,8 +64,8 @@ impl Tool for Read {
     }
 
     fn description(&self) -> &'static str {
-        "Reads a file, or some of its lines: {content, content_hash, size, truncated}. content_hash is the SHA-256 and \
-         size the bytes of the whole file; truncated says that content was cut at 16 MiB."
+        "Reads a file, or some of its lines: {content, content_hash, size, truncated}. content_hash is the \
+         SHA-256 and size the bytes of the whole file; truncated says that content was cut at 16 MiB."
     }
 
     fn input_schema(&self) -> Value {

@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Signed versions of skills, and the answer to what SkillFS may show of them.
+/// Certify skills, and tell SkillFS what may be shown of them.
 #[derive(Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {

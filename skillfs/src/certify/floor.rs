@@ -54,13 +54,15 @@ struct Record {
 #[derive(Debug, thiserror::Error)]
 pub enum FloorError {
     /// Others could rewrite them.
-    #[error("the state folder {} can be written by others, or belongs to neither root nor this user: make it mode 0700 and this user's", .0.display())]
+    #[error("the state folder {} can be written by others, or belongs to neither root nor this user: make it \
+             mode 0700 and this user's", .0.display())]
     Unsafe(PathBuf),
     /// A record is not as it was written.
     #[error("the record {} is damaged: remove it when you have looked at the skill's versions", .0.display())]
     Damaged(PathBuf),
     /// What stands for the lock is none.
-    #[error("the lock {} is no empty file of its own (it is a link, has a second name, or holds something): look at who put it there, then remove it", .0.display())]
+    #[error("the lock {} is no empty file of its own (it is a link, has a second name, or holds something): \
+             look at who put it there, then remove it", .0.display())]
     StrangeLock(PathBuf),
     /// The kernel refused.
     #[error("the state folder {}: {doing}: {}; it must be writable by this user (--state DIR names another)", path.display(), errno.desc())]

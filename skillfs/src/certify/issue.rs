@@ -112,7 +112,8 @@ pub fn certify(request: Request) -> Result<Certified, CertifyError> {
     let keys = believed(&key, &trusted, &skill, &mut notes)?;
     let seen = Floors::new(&state).read(&skill.path).map_err(|e| {
         notes.push(format!(
-            "not checked against what SkillFS has seen: {e}. If SkillFS then says tampered, it also says what to run"
+            "not checked against what SkillFS has seen: {e}. If SkillFS then says tampered, it also says \
+             what to run"
         ));
     });
     let floor = seen.as_ref().ok().and_then(Option::as_ref);
@@ -205,7 +206,8 @@ fn believed(
     };
     if keys.get(&key_id(&own)).is_none() {
         notes.push(format!(
-            "the signing key is not trusted yet: SkillFS will hide this version until the key's .pub file is in {}",
+            "the signing key is not trusted yet: SkillFS will hide this version until the key's .pub file is \
+             in {}",
             trusted.display()
         ));
         keys.add(own);

@@ -25,7 +25,8 @@ const MAX_TIME: Duration = Duration::from_secs(20);
 pub enum Stays {
     /// Somebody else may have put it there, or may own what is in it.
     #[error(
-        "{0} belongs to another user, or others may write in it, and it is not empty; look at it, and remove it by hand"
+        "{0} belongs to another user, or others may write in it, and it is not empty; look at it, and \
+         remove it by hand"
     )]
     Foreign(String),
     /// There was too much.

@@ -201,7 +201,8 @@ impl Watch {
         let time = entry.backoff.next(Instant::now(), LONGEST_HOLD);
         drop(table);
         tracing::warn!(folder = ?self.mapping.name(id), seconds = time.as_secs_f32(),
-            "a folder that is no skill changes faster than SkillFS can follow; it is looked at again after this time");
+            "a folder that is no skill changes faster than SkillFS can follow; it is looked at again after \
+             this time");
         self.part(who);
         self.roots_again(Instant::now() + time);
     }

@@ -56,7 +56,7 @@ fn namespaces() -> Finding {
     Finding::missing(
         "namespaces",
         found,
-        "no skill runs: they are never skipped",
+        "no skill runs: none is run without them",
         "use a kernel that has them",
     )
 }
@@ -71,7 +71,7 @@ fn seccomp() -> Finding {
     Finding::missing(
         "seccomp",
         found,
-        "no skill runs: the filter is never skipped",
+        "no skill runs: none is run without the filter",
         "use a kernel with CONFIG_SECCOMP_FILTER",
     )
 }
@@ -114,9 +114,9 @@ fn fuse_timeout() -> Finding {
         (Some(0), Some(0)) => Finding::weak(
             CHECK,
             "the kernel has a limit for requests to FUSE servers, and it is not set",
-            "a SkillFS that was taken over can let everybody who looks into the view wait, until you take the view off",
-            "sysctl fs.fuse.max_request_timeout=60 (and in /etc/sysctl.d); it holds for every FUSE file system that is \
-             mounted afterwards",
+            "a SkillFS that was taken over can make everybody who looks into the view wait, until you unmount it",
+            "sysctl fs.fuse.max_request_timeout=60 (and in /etc/sysctl.d); it holds for every FUSE file \
+             system that is mounted afterwards",
         ),
         (None, _) | (_, None) => Finding::ok(CHECK, "this kernel has no limit for requests to FUSE servers"),
         (default, most) => {
@@ -152,7 +152,8 @@ fn cgroup_2() -> Finding {
         CHECK,
         format!("{} has no {}", dir.display(), lacks.join(", ")),
         WEAKENS,
-        "give the helper's group these controllers (systemd: Delegate=yes); where version 1 holds them they are not here",
+        "give the helper's group these controllers (systemd: Delegate=yes); version 2 cannot have those \
+         that version 1 uses",
     )
 }
 
@@ -173,8 +174,8 @@ fn hardlinks() -> Finding {
         other => Finding::weak(
             CHECK,
             other.unwrap_or("cannot be read"),
-            "a local user can link a file of somebody else's into a granted tree, and a skill reaches it there if user \
-             cyberos may",
+            "a local user can link a file of somebody else's into a granted tree, and a skill reaches it \
+             there if user cyberos may",
             "sysctl -w fs.protected_hardlinks=1, and the same line in /etc/sysctl.d",
         ),
     }
@@ -186,7 +187,7 @@ fn core_pattern() -> Finding {
         Some(pattern) if pattern.starts_with('|') => Finding::weak(
             CHECK,
             pattern,
-            "a handler that runs as root is kept from what crashes in a sandbox by its RLIMIT_CORE alone",
+            "crashes go to a handler that runs as root; RLIMIT_CORE alone keeps it from those in a sandbox",
             "where no core dumps are wanted, sysctl -w kernel.core_pattern=core",
         ),
         Some(pattern) => Finding::ok(CHECK, pattern),
@@ -198,7 +199,7 @@ fn clock() -> Finding {
     const CHECK: &str = "clock";
     let now = SystemTime::now();
     let weak = |found: String| {
-        let weakens = "times of ledger rows, and what counts as today; deadlines use the monotonic clock and do not care";
+        let weakens = "times of ledger rows, and what counts as today, are wrong; deadlines are not affected";
         Finding::weak(
             CHECK,
             found,

@@ -78,7 +78,7 @@ fn package_users() -> Finding {
         return Finding::weak(
             CHECK,
             format!("in group cyberos-link: {}", outsiders.join(", ")),
-            "they can connect to the helper's socket, which then has only their uid to refuse them by",
+            "they can connect to the helper's socket, and only the check of their uid keeps them out",
             "remove them from the group: it is for the two daemons",
         );
     }
@@ -320,8 +320,8 @@ fn shared_source(source: &Path, users: &Users) -> Finding {
                 who.into_iter().collect::<Vec<_>>().join(", "),
                 first.display()
             ),
-            "what others store through a memory mapping is not seen, so an agent may read it before it is judged; what \
-             runs is a sealed copy all the same",
+            "what others store through a memory mapping is not seen, so an agent may read it before it is \
+             judged; what runs is a sealed copy all the same",
             "have it owned by root, writable by nobody else, and changed by deployment only",
         ),
     }
@@ -354,7 +354,7 @@ fn work(dir: &Path, users: &Users) -> Finding {
             top.uid(),
             top.gid()
         ),
-        "what is not the broker's, skills can read at most as others can, and Bash sees it as nobody's",
+        "skills can read those only as far as everybody can, and Bash sees them as user nobody's",
         format!(
             "chown -R {}:{} {}, if skills are to write it",
             users.broker.uid,

@@ -120,7 +120,7 @@ async fn tried(subject: &Subject, findings: &mut Vec<Finding>) -> Result<()> {
         Err(refusal) => findings.push(Finding::missing(
             "sandbox",
             refusal.to_string(),
-            "no skill runs: what a sandbox may never lack is never skipped",
+            "no skill runs: none is run without this",
             "give this machine or container what the line names (CAP_SYS_ADMIN, namespaces, seccomp)",
         )),
     }
@@ -225,7 +225,7 @@ fn landlock(report: &SandboxReport) -> Finding {
         _ if report.skipped.contains(&Feature::Landlock) => Finding::weak(
             CHECK,
             "not in force",
-            "one wall less: the mount view alone keeps a sandbox in",
+            "one protection less: only its own mounts keep a sandbox from the host's files",
             remedy,
         ),
         abi if abi < SCOPES => Finding::weak(

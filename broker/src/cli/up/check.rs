@@ -58,7 +58,8 @@ impl Up {
         }
         if !allowed(users.skillfs, users, &["-r", "-x"], skills)? {
             bail!(
-                "--skills {0}: SkillFS's user (uid {1}) cannot read it: chmod o+rx {0}, and o+x each directory above it",
+                "--skills {0}: SkillFS's user (uid {1}) cannot read it: chmod o+rx {0}, and o+x each \
+                 directory above it",
                 skills.display(),
                 users.skillfs.uid
             );

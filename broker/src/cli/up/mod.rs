@@ -71,7 +71,8 @@ impl Up {
     pub(super) async fn run(self) -> Result<()> {
         if !Uid::effective().is_root() {
             bail!(
-                "'cyberos up' needs root, for namespaces, mounts and users of its own: run it with sudo (there is no rootless mode yet)"
+                "'cyberos up' needs root, for namespaces, mounts and users of its own: run it with sudo \
+                 (there is no rootless mode yet)"
             );
         }
         nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
@@ -83,7 +84,8 @@ impl Up {
         let place = Place::take(self.state.as_deref(), &users)?;
         if self.skills.is_some() && self.state.is_none() && self.decision_command.is_none() {
             note!(
-                "cyberos up: the key that certifies is made for this run and goes with it; with --state DIR certificates last"
+                "cyberos up: the key that certifies is made for this run and goes with it; with --state DIR \
+                 certificates last"
             );
         }
         let work = WorkDirectory::take(&users)?;

@@ -179,7 +179,8 @@ fn trusted(path: &Path, invoker: Option<u32>) -> Result<()> {
         let writable = meta.mode() & 0o022 != 0 && !sticky;
         if !ours || (writable && !meta.file_type().is_symlink()) {
             bail!(
-                "{} can be changed by others (owner {}, mode {:o}): choose a path that only root can change, or chown and chmod it",
+                "{} can be changed by others (owner {}, mode {:o}): choose a path that only root can change, \
+                 or chown and chmod it",
                 part.display(),
                 meta.uid(),
                 meta.mode() & 0o7777
@@ -228,8 +229,8 @@ fn empty_or_ours(dir: &Path) -> Result<()> {
     }
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     bail!(
-        "--state {}: is not empty, and is no state of an earlier 'cyberos up' (it holds {}{more}): name a directory of \
-         its own",
+        "--state {}: is not empty, and is no state of an earlier 'cyberos up' (it holds {}{more}): name a \
+         directory of its own",
         dir.display(),
         others.join(", ")
     )
