@@ -14,7 +14,7 @@
 //! | [`cli`], [`client`], [`daemon`] | the command line, the operator's questions, the process that mounts |
 //! | [`helper`] | what the root helper is asked: mount, unmount |
 //! | [`way`] | whether a source is still what it was, and who can make it another |
-//! | [`source`], `skill_file`, `beneath` | which entries are skills; the only place that opens what a source holds |
+//! | [`source`], `skill_file`, `beneath` | which entries are skills; the one way to what a source holds |
 //! | [`provider`], [`spawn`], [`verdict`] | asks the provider, with bounds; validates the form of its answer |
 //! | [`snapshot`] | whether a snapshot that a provider names may be shown |
 //! | [`stamps`] | whether a file is still what it was when it was decided |

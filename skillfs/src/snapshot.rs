@@ -85,7 +85,7 @@ fn entry(
     depth: usize,
     seen: &mut Seen,
 ) -> Result<(), Unsafe> {
-    let fd = beneath::pin(parent, name).map_err(|e| Unsafe::Unreadable(path.clone(), e))?;
+    let fd = beneath::pin(parent, name.as_os_str()).map_err(|e| Unsafe::Unreadable(path.clone(), e))?;
     let st = fstat(&fd).map_err(|e| Unsafe::Unreadable(path.clone(), e))?;
     match SFlag::from_bits_truncate(st.st_mode) & SFlag::S_IFMT {
         SFlag::S_IFDIR => check(&fd, &path, depth + 1, seen),

@@ -177,8 +177,7 @@ impl Sources {
         let mut passed_over = Vec::new();
         let mut folder = None;
         for (number, source) in self.paths.iter().enumerate() {
-            let Ok(directory) = open(source).and_then(|s| beneath::directory(s, name.as_str().as_ref()))
-            else {
+            let Ok(directory) = open(source).and_then(|s| beneath::directory(s, name.as_str())) else {
                 continue;
             };
             let path = source.join(name.as_str());
@@ -211,7 +210,7 @@ impl Sources {
                     continue;
                 }
                 // Not a directory, or a mount point: neither is a skill.
-                let Ok(folder) = beneath::directory(&dir, &entry) else { continue };
+                let Ok(folder) = beneath::directory(&dir, entry.as_os_str()) else { continue };
                 match entry.to_str().and_then(|n| SkillName::new(n).ok()) {
                     Some(name) if is_skill(&folder) => drop(skills.insert(name)),
                     Some(name) => drop(folders.insert(name)),

@@ -3,7 +3,8 @@
 //!
 //! A report that does not say clearly that nothing was found is no clean bill: what cannot be understood is an error.
 
-use super::beneath::{errno, read_open, shown};
+use super::words::shown;
+use crate::beneath::{errno, read_open};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,8 @@
 //! One small file a skill, named by the SHA-256 of the folder's absolute path as SkillFS spells it. The path and not the
 //! inode, nor the path with links resolved: those two are the source's owner's to change.
 
-use super::beneath;
 use super::manifest::{Version, VersionRef};
+use crate::beneath;
 use cyberos_proto::tree::{is_written, written};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat, renameat};
@@ -112,7 +112,7 @@ impl Floors {
             return Ok(());
         }
         let record =
-            Record { skill: beneath::shown(skill.as_os_str().as_bytes(), 1024), floor: floor.clone() };
+            Record { skill: super::words::shown(skill.as_os_str().as_bytes(), 1024), floor: floor.clone() };
         let mut bytes = serde_json::to_vec(&record).map_err(|_| self.io("writing", Errno::EINVAL))?;
         bytes.push(b'\n');
         let temporary = format!(".{name}.{}", std::process::id());
@@ -160,7 +160,7 @@ impl Floors {
         };
         let stat = fstat(&file).map_err(failed)?;
         // The folder's user could have put another name of root's file here, to be given it.
-        if beneath::kind(&stat) != SFlag::S_IFREG || stat.st_nlink != 1 || stat.st_size != 0 {
+        if cyberos_proto::beneath::kind(&stat) != SFlag::S_IFREG || stat.st_nlink != 1 || stat.st_size != 0 {
             return Err(strange());
         }
         if stat.st_uid != folder.st_uid && geteuid().is_root() {

@@ -1,7 +1,7 @@
 //! The lines of a SKILL.md's frontmatter, as far as they can be told without reading YAML: which keys begin where, and what
 //! stands plainly behind them. It knows no key's meaning. [`super::skill_md`] asks it.
 
-use super::beneath::shown;
+use super::words::shown;
 
 /// Largest frontmatter, in bytes (`[1.1]`).
 const MAX_FRONTMATTER: usize = 64 << 10;

@@ -5,7 +5,6 @@
 //! is copy → rename the snapshot into place → rename the manifest into place. Only a manifest with a good signature makes a
 //! version, so whatever an interrupted run leaves is believed by nobody, and the next run removes it.
 
-use super::beneath;
 use super::clock::utc_now;
 use super::debris::is_debris;
 use super::findings::{Findings, FindingsError, Outcome};
@@ -17,6 +16,7 @@ use super::skill::{Skill, SkillError, VERSIONS_DIR, VersionError, Versions};
 use super::skill_md;
 use super::snapshot;
 use super::tree::{self, Rules, TreeError};
+use crate::beneath;
 use cyberos_proto::tree::{Entry, META_DIR, VCS_DIR, written};
 use ed25519_dalek::SigningKey;
 use nix::errno::Errno;
@@ -274,7 +274,7 @@ fn left_lying(skill: &Skill, entries: &[Entry]) -> Vec<String> {
         notes.push(format!(
             "debris is certified too ({} of it, such as {}): if that is not meant, remove it and certify again",
             debris.len(),
-            beneath::shown(example.as_bytes(), 200)
+            super::words::shown(example.as_bytes(), 200)
         ));
     }
     notes

@@ -3,7 +3,8 @@
 //! The two live apart on purpose: the provider reads hostile folders with SkillFS's user, so that user must never be able
 //! to read what signs (`[9.10]`). A public key that lies in a skill's folder is never looked at.
 
-use super::beneath::{self, shown};
+use super::words::shown;
+use crate::beneath;
 use cyberos_proto::tree::written;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{
@@ -198,7 +199,7 @@ pub fn signing_key(keys: &Path, name: &str) -> Result<Signer, KeyError> {
         })?;
     let stat = fstat(&file).map_err(|e| io_error(&path, "looking at the signing key", e.into()))?;
     let exposed = |why| Err(KeyError::Exposed { path: path.clone(), why });
-    if beneath::kind(&stat) != nix::sys::stat::SFlag::S_IFREG {
+    if cyberos_proto::beneath::kind(&stat) != nix::sys::stat::SFlag::S_IFREG {
         return exposed("is no regular file");
     }
     if beneath::permissions(&stat) & 0o077 != 0 {
@@ -310,7 +311,7 @@ fn public_key(path: &Path) -> Result<VerifyingKey, String> {
         .open(path)
         .map_err(|e| format!("cannot be opened ({e})"))?;
     let stat = fstat(&file).map_err(|e| e.desc().to_owned())?;
-    if beneath::kind(&stat) != nix::sys::stat::SFlag::S_IFREG {
+    if cyberos_proto::beneath::kind(&stat) != nix::sys::stat::SFlag::S_IFREG {
         return Err("is no regular file".to_owned());
     }
     if !ours(&stat) {

@@ -243,7 +243,7 @@ pub fn verify(
     let manifest = envelope.manifest;
     let signature = unhex(&envelope.signature).ok_or(Flaw::Form)?;
     let key = keys.get(&manifest.key_id).ok_or_else(|| {
-        Flaw::UnknownKey(super::beneath::shown(manifest.key_id.as_bytes(), "sha256:".len() + 32))
+        Flaw::UnknownKey(super::words::shown(manifest.key_id.as_bytes(), "sha256:".len() + 32))
     })?;
     let signed = manifest.signed_bytes().map_err(|_| Flaw::Form)?;
     key.verify_strict(&signed, &Signature::from_bytes(&signature)).map_err(|_| Flaw::Signature)?;
@@ -256,7 +256,7 @@ pub fn verify(
         return Err(Flaw::OtherVersion(manifest.version));
     }
     if manifest.skill_name != *name {
-        return Err(Flaw::OtherSkill(super::beneath::shown(manifest.skill_name.as_str().as_bytes(), 64)));
+        return Err(Flaw::OtherSkill(super::words::shown(manifest.skill_name.as_str().as_bytes(), 64)));
     }
     Ok(Verified { digest: written(&Sha256::digest(bytes).into()), manifest })
 }

@@ -12,7 +12,6 @@
 //! certify DIR → findings → keys, locked → skill_md → tree + snapshot (copy) → manifest::sign → rename, rename → prune
 //! ```
 
-pub mod beneath;
 mod clock;
 pub mod debris;
 pub mod findings;
@@ -29,3 +28,4 @@ pub mod skill;
 pub mod skill_md;
 pub mod snapshot;
 pub mod tree;
+pub mod words;

@@ -5,7 +5,6 @@
 //! version goes in three steps, snapshot renamed to `.tmp-*` → manifest removed → the rest removed, after each of which all
 //! other versions are as good as before, and the next `certify` or `prune` takes away what is left.
 
-use super::beneath;
 use super::floor::Floor;
 use super::keys::TrustedKeys;
 use super::manifest::{Manifest, Version};
@@ -13,6 +12,7 @@ use super::removal::{Removal, Stays};
 use super::skill::{Skill, VersionError, Versions};
 use super::snapshot;
 use super::tree::{self, Rules};
+use crate::beneath;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};

@@ -6,8 +6,9 @@
 //! no other may write in it: all that `certify` leaves is like that, and such a directory cannot be moved there by a stranger.
 //! A tree is looked at to its end before anything of it goes.
 
-use super::beneath::{self, shown};
 use super::tree::{MAX_DEPTH, MAX_ENTRIES};
+use super::words::shown;
+use crate::beneath;
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
@@ -67,7 +68,7 @@ impl Removal {
         self.step()?;
         let path = [above.as_slice(), name.to_bytes()].concat();
         let Some(inner) = folder(dir, name)? else { return Ok(()) };
-        let names = beneath::list(&inner, MAX_ENTRIES)?;
+        let names = beneath::list_in_order(&inner, MAX_ENTRIES)?;
         // An empty one goes, whoever owns it: who owns what it lies in could remove it as well.
         if names.is_empty() {
             return Ok(());
@@ -96,7 +97,7 @@ impl Removal {
         // A finished folder is 0555, in which not even its owner may remove anything (root may).
         fchmod(&inner, Mode::S_IRWXU)?;
         let path = [path.as_slice(), b"/"].concat();
-        for (name, _) in beneath::list(&inner, MAX_ENTRIES)? {
+        for (name, _) in beneath::list_in_order(&inner, MAX_ENTRIES)? {
             self.take(inner.as_fd(), &name, path.clone())?;
         }
         Ok(unlinkat(dir, name, UnlinkatFlags::RemoveDir)?)

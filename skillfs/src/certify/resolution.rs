@@ -1,10 +1,10 @@
 //! The protocol's answer: what was found out about a skill, put into the words and the table of the decision protocol. It
 //! looks at nothing itself; [`super::resolve`] does.
 
-use super::beneath::shown;
 use super::debris::is_debris;
 use super::findings::Findings;
 use super::manifest::{FileRow, Manifest, Verified, Version, VersionRef};
+use super::words::shown;
 use cyberos_proto::tree::Entry;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;

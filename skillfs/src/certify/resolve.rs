@@ -5,7 +5,6 @@
 //! Whom it believes, in order: the record of the newest signed version seen; the newest manifest with a good signature, which
 //! also names the version to fall back to. The live folder is never believed, only compared.
 
-use super::beneath::quoted;
 use super::findings::{Findings, Outcome};
 use super::floor::{Floor, Floors};
 use super::keys::TrustedKeys;
@@ -14,6 +13,7 @@ use super::resolution::{Difference, Finding, Resolution, Status, Trouble, resolu
 use super::skill::{Skill, SkillError, VersionError, Versions, absolute, base_name};
 use super::skill_md;
 use super::tree::{self, Nothing, Rules, TreeError};
+use super::words::quoted;
 use cyberos_proto::folder::FolderError;
 use cyberos_proto::tree::written;
 use serde::Serialize;

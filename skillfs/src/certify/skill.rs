@@ -1,10 +1,11 @@
 //! A skill's folder, opened once: its name, what lies in `.skill-meta/versions`, and the name that its SKILL.md declares.
 //! It judges nothing; `resolve` and `certify` do.
 
-use super::beneath::{self, shown};
 use super::keys::TrustedKeys;
 use super::manifest::{Flaw, MAX_MANIFEST, Verified, Version, verify};
 use super::tree::{self, Rules, TreeError};
+use super::words::shown;
+use crate::beneath;
 use cyberos_proto::folder::{self, FolderError};
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::invoker;
@@ -220,7 +221,8 @@ pub struct Versions {
 impl Versions {
     /// Lists `dir`; names that are no version's are nobody's business.
     pub fn new(dir: OwnedFd) -> Result<Self, VersionError> {
-        let names = beneath::list(&dir, MAX_NAMES).map_err(|e| strange(".skill-meta/versions", e))?;
+        let names =
+            beneath::list_in_order(&dir, MAX_NAMES).map_err(|e| strange(".skill-meta/versions", e))?;
         let mut present: BTreeMap<Version, Present> = BTreeMap::new();
         for (name, _) in names {
             let Ok(name) = name.to_str() else { continue };

@@ -5,8 +5,9 @@
 //! are (`[1.8]`). Of a skill that is meant to run it says what stands plainly there and keeps it from running; the rest of
 //! that only `cyberos skill validate` can tell. No text of the file is quoted but names and single words.
 
-use super::beneath::{self, quoted, shown};
 use super::frontmatter::{self, Key};
+use super::words::{quoted, shown};
+use crate::beneath;
 use cyberos_proto::folder::may_be_published;
 use cyberos_proto::ids::SkillName;
 use nix::errno::Errno;
@@ -31,7 +32,7 @@ pub fn check(root: BorrowedFd<'_>, name: &SkillName, path: &Path) -> Result<Vec<
         Err(Errno::ENOENT) => return Err(no_skill(root, path)),
         Err(e) => return Err(format!("{NAME}: {}", e.desc())),
     };
-    match beneath::kind(&stat) {
+    match cyberos_proto::beneath::kind(&stat) {
         SFlag::S_IFREG => {}
         SFlag::S_IFLNK => return Err(format!("{NAME} is a symlink: put the file itself there")),
         _ => return Err(format!("{NAME} is no regular file: put the skill's text there")),
@@ -177,7 +178,7 @@ pub fn declared_id(root: BorrowedFd<'_>) -> Option<String> {
 /// What to say of a folder without SKILL.md, and which folder was probably meant.
 fn no_skill(root: BorrowedFd<'_>, path: &Path) -> String {
     let here = path.display();
-    let names = beneath::list(root, MAX_NAMES).unwrap_or_default();
+    let names = beneath::list_in_order(root, MAX_NAMES).unwrap_or_default();
     let twin = names.iter().find(|(name, _)| name.to_bytes().eq_ignore_ascii_case(NAME.as_bytes()));
     if let Some((twin, _)) = twin {
         return format!("{here} has no {NAME}, but {}: call it {NAME}", shown(twin.to_bytes(), 64));
@@ -200,7 +201,7 @@ fn no_skill(root: BorrowedFd<'_>, path: &Path) -> String {
 }
 
 fn skills_below(dir: BorrowedFd<'_>, path: &Path, depth: usize, found: &mut Vec<String>) {
-    for (name, _) in beneath::list(dir, MAX_NAMES).unwrap_or_default() {
+    for (name, _) in beneath::list_in_order(dir, MAX_NAMES).unwrap_or_default() {
         if found.len() > MAX_TOLD {
             return;
         }

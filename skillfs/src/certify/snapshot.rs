@@ -5,9 +5,10 @@
 //! file of its own, links are kept as they are: what SkillFS asks of a snapshot (`[9.6]`). Owners, times and extended
 //! attributes are not carried over.
 
-use super::beneath::{self, shown};
 use super::removal::{Removal, Stays};
 use super::tree::{self, MAX_ENTRIES, Rules, TreeError, Visitor, c_path};
+use super::words::shown;
+use crate::beneath;
 use cyberos_proto::tree::Entry;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
@@ -57,7 +58,7 @@ pub fn take(skill: BorrowedFd<'_>, versions: BorrowedFd<'_>, name: &str) -> Resu
 /// Removes what earlier runs left unfinished. What another run is still at (one with another key, or a prune) it holds
 /// locked, and that stays; so does what cannot be taken away safely or soon, of which the first is named.
 pub fn discard_unfinished(versions: BorrowedFd<'_>) {
-    let Ok(names) = beneath::list(versions, MAX_ENTRIES) else { return };
+    let Ok(names) = beneath::list_in_order(versions, MAX_ENTRIES) else { return };
     let (mut first, mut left) = (None, 0);
     let Ok(mut removal) = Removal::new(versions) else { return };
     for (name, _) in names {

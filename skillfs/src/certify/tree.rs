@@ -5,7 +5,8 @@
 //! So everything is opened below the root's descriptor, types are looked at before anything is opened, and files are read to
 //! their end exactly once; what was read is what the digest says.
 
-use super::beneath::{self, shown};
+use super::words::shown;
+use crate::beneath;
 use cyberos_proto::folder::may_be_published;
 use cyberos_proto::tree::{self, Entry, Kind, is_left_out};
 use nix::dir::Type;
@@ -146,7 +147,7 @@ impl<V: Visitor> Walk<'_, V> {
         }
         let room = MAX_ENTRIES.saturating_sub(self.entries.len());
         // Two more than there is room for: what is left out does not count.
-        let names = beneath::list(&dir, room + 2).map_err(|e| at(name, e))?;
+        let names = beneath::list_in_order(&dir, room + 2).map_err(|e| at(name, e))?;
         for (name, hint) in names {
             if path.is_empty() && is_left_out(name.to_bytes()) {
                 if self.rules == Rules::Snapshot {
@@ -195,7 +196,7 @@ impl<V: Visitor> Walk<'_, V> {
             return Ok(kind);
         }
         let stat = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(|e| at(whole, e))?;
-        Ok(match beneath::kind(&stat) {
+        Ok(match cyberos_proto::beneath::kind(&stat) {
             SFlag::S_IFREG => Type::File,
             SFlag::S_IFDIR => Type::Directory,
             SFlag::S_IFLNK => Type::Symlink,
@@ -240,7 +241,7 @@ impl<V: Visitor> Walk<'_, V> {
 
     fn symlink(&mut self, dir: BorrowedFd<'_>, name: &CStr, whole: Vec<u8>) -> Result<(), TreeError> {
         let link = beneath::open(dir, name, OFlag::O_PATH).map_err(|e| at(&whole, e))?;
-        if beneath::kind(&fstat(&link).map_err(|e| at(&whole, e))?) != SFlag::S_IFLNK {
+        if cyberos_proto::beneath::kind(&fstat(&link).map_err(|e| at(&whole, e))?) != SFlag::S_IFLNK {
             return Err(unfit(&whole, CHANGED));
         }
         let target = readlinkat(&link, c"").map_err(|e| at(&whole, e))?.into_vec();
@@ -250,7 +251,7 @@ impl<V: Visitor> Walk<'_, V> {
             return Err(unfit(&whole, leaves));
         }
         // Reading the words is not enough: a `..` after another link starts from where that link leads.
-        if beneath::follow(self.root, whole.as_slice()) == Err(Errno::EXDEV) {
+        if beneath::follow(self.root, whole.as_slice()).err() == Some(Errno::EXDEV) {
             return Err(unfit(&whole, leaves));
         }
         self.visitor.symlink(&whole, &target).map_err(|e| refused(&whole, e))?;
@@ -268,7 +269,7 @@ impl<V: Visitor> Walk<'_, V> {
         if beneath::permissions(stat) & 0o7022 != 0 {
             return Err(unfit(path, "is writable by group or others, or has a set-id or sticky bit"));
         }
-        if beneath::kind(stat) == SFlag::S_IFREG && stat.st_nlink != 1 {
+        if cyberos_proto::beneath::kind(stat) == SFlag::S_IFREG && stat.st_nlink != 1 {
             return Err(unfit(path, "has another name elsewhere (a hard link)"));
         }
         Ok(())
