@@ -286,32 +286,6 @@ fn the_tables_of_tools_say_what_this_build_has() {
     assert_eq!(told("not yet"), to_come);
 }
 
-#[test]
-fn each_test_that_a_page_names_is_there() {
-    let mut tests = BTreeSet::new();
-    for file in files("", &[".rs"]) {
-        let text = read(&file);
-        let functions = text.split("fn ").skip(1).filter_map(|f| f.split('(').next());
-        tests.extend(functions.map(str::to_owned));
-    }
-    let mut seen = 0;
-    let mut lost = Vec::new();
-    for page in ["SEMANTICS.md", "SECURITY.md", "BENCHMARKS.md", "CONTRIBUTING.md"] {
-        for name in quoted(&read(&root().join(page))) {
-            let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
-            // What is named with three words or more is a test; fields of rows have fewer.
-            if name.bytes().all(plain) && name.matches('_').count() >= 3 {
-                seen += 1;
-                if !tests.contains(&name) {
-                    lost.push(format!("{page}: {name}"));
-                }
-            }
-        }
-    }
-    assert!(seen > 40, "only {seen} tests were named: the search is broken");
-    assert!(lost.is_empty(), "no such test: {lost:#?}");
-}
-
 /// Counted where they are made, in the table of `tests/soak/families.c`.
 #[test]
 fn the_benchmarks_say_how_many_families_of_calls_are_tried() {

@@ -36,6 +36,16 @@
 //! config, skill   cyberos.yaml and SKILL.md; glob: their patterns
 //! catalogue       the tools by name; call: the words of one call
 //! ```
+//!
+//! Where to look, if you look for where
+//!
+//! - a call is refused: `grants/decide.rs` has the rules and their sentences, `grants/admit.rs` the order in which they
+//!   are asked, `grants/memory.rs` what the path of a note may look like, `grants/never.rs` what nobody can grant;
+//! - a path is opened: `beneath.rs`;
+//! - a run is ended by its deadline, its operator or its provider: `running.rs`; how that is told: `cli/run.rs`;
+//! - a skill is copied, and the copy is found to differ: `seal.rs`;
+//! - what a sandbox is given: `run/plan.rs` for a skill, `tools/bash.rs` for Bash;
+//! - a refusal is explained to the operator: `cli/why.rs`, from what `audit/replay.rs` reads.
 
 pub mod approvals;
 pub mod audit;

@@ -14,6 +14,15 @@
 //! policy       what is decided on data alone: pure, tried without root; check: what a ceiling says, for people
 //! ```
 //!
+//! Where to look, if you look for where
+//!
+//! - a request is refused: `policy/gate.rs` for who may ask it and when, `policy/ceiling.rs` and `ceiling.rs` for what root
+//!   allows;
+//! - a granted directory is refused: `policy/never.rs` for where it lies, `policy/mounts.rs` for a mount at, above or
+//!   below it; how it is attached: `sandbox/grant.rs`;
+//! - a system call is allowed: `seccomp`;
+//! - what is left behind is removed: `hold.rs`, `parent.rs`.
+//!
 //! It must run in the mount namespace in which its mounts are to be seen: a unit option that makes another one
 //! (PrivateTmp, ProtectSystem, …) would hide views and sockets from everybody else while every call succeeds.
 

@@ -30,6 +30,14 @@
 //! | [`certify`] | the provider that ships with the project, of which nothing else here knows |
 //! | [`watchdog`] | the process that ends SkillFS when its view no longer answers |
 //!
+//! Where to look, if you look for where
+//!
+//! - it is chosen whether a skill's folder, its snapshot or nothing is shown: `exposure.rs`, from what the provider said
+//!   last; which snapshot the provider that ships names: `certify/resolve.rs`, with its table in `certify/resolution.rs`;
+//! - a snapshot that a provider names is refused: `snapshot.rs` for what lies there, `verdict.rs` for its name;
+//! - a change is seen: `watch.rs` when the kernel tells, `stamps.rs` when it does not;
+//! - the kernel is made to forget: `notify.rs`.
+//!
 //! SkillFS judges no content: security is the provider's judgement, path safety is SkillFS's (`[9.6]`).
 
 mod attributes;

@@ -1,5 +1,5 @@
-//! `cyberos skill broker status|tail|replay`, their short forms, and `cyberos why` (`[7.1]`, `[7.6]`): what the broker is
-//! doing and has done, from the ledger.
+//! `cyberos skill broker status|tail|replay` and their short forms (`[7.1]`): what the broker is doing and has done,
+//! from the ledger.
 
 use super::client::{Failure, ask, ask_items};
 use super::{Context, output};
@@ -32,17 +32,6 @@ pub(super) struct Replay {
     /// The invocation's id
     #[arg(long, value_name = "ID")]
     invocation: String,
-}
-
-/// Say why calls were refused: which rule, the nearest grant, what would allow them
-#[derive(Debug, Args)]
-pub(super) struct Why {
-    /// The invocation's id
-    #[arg(long, value_name = "ID")]
-    invocation: String,
-    /// Only this call
-    #[arg(long, value_name = "N")]
-    call: Option<u64>,
 }
 
 impl Broker {
@@ -159,38 +148,6 @@ impl Replay {
             );
         }
         output::line!("ended: {}", output::text(&told["completed"]["extra"], "outcome"));
-        Ok(0)
-    }
-}
-
-impl Why {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
-        let asked = self.invocation.clone();
-        let (_, told) =
-            ask(&context.socket, Ask::Why { invocation: self.invocation, call: self.call }).await?;
-        if context.json {
-            output::json(&told);
-            return Ok(0);
-        }
-        let records = told.as_array().map(Vec::as_slice).unwrap_or_default();
-        match self.call.filter(|_| records.is_empty()) {
-            Some(call) => output::line!(
-                "call {call} was not refused: it was allowed, or there is no such call (`cyberos replay --invocation \
-                 {}` lists them)",
-                escape_line(&asked)
-            ),
-            None if records.is_empty() => output::line!("no call of it was refused"),
-            None => {}
-        }
-        for record in records {
-            let sentence = record["denial"]["sentence"].as_str().map(escape_line);
-            let line = sentence.unwrap_or_else(|| output::text(record, "outcome").into());
-            output::line!(
-                "call {} {}: {line}",
-                output::text(record, "call"),
-                output::word(record, "tool_name")
-            );
-        }
         Ok(0)
     }
 }

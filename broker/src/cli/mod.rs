@@ -14,6 +14,7 @@ mod skill;
 mod skillfs;
 mod store_owner;
 mod up;
+mod why;
 
 use clap::{Parser, Subcommand};
 use client::Failure;
@@ -47,7 +48,7 @@ enum Command {
     Status,
     Tail(broker::Tail),
     Replay(broker::Replay),
-    Why(broker::Why),
+    Why(why::Why),
     /// Verify and read the audit ledger
     #[command(subcommand)]
     Audit(audit::Audit),
