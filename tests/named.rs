@@ -60,17 +60,3 @@ fn each_test_that_a_page_names_is_there() {
     assert!(seen > 40, "only {seen} tests were named: the search is broken");
     assert!(lost.is_empty(), "no such test: {lost:#?}");
 }
-
-/// Counted where they are made, in the table of `tests/soak/families.c`.
-#[test]
-fn the_benchmarks_say_how_many_families_of_calls_are_tried() {
-    let program = read(&root().join("tests/soak/families.c"));
-    let table = program.split_once("FAMILIES[] = {\n").expect("the table").1.split_once("\n};").unwrap().0;
-    let families = table.matches("{\"").count();
-    assert!(families > 50, "only {families} families were found: the search is broken");
-    let text = read(&root().join("BENCHMARKS.md")).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        text.contains(&format!("in {families} families")),
-        "BENCHMARKS.md does not say {families} families"
-    );
-}
