@@ -35,6 +35,7 @@
 //! approvals       consents
 //! config, skill   cyberos.yaml and SKILL.md; glob: their patterns
 //! catalogue       the tools by name; call: the words of one call
+//! yaml            texts as trees of nodes that know their lines; words: others' words in messages
 //! ```
 //!
 //! Where to look, if you look for where
@@ -79,3 +80,5 @@ pub mod space;
 pub mod terminal;
 pub mod tools;
 pub mod view;
+pub(crate) mod words;
+pub(crate) mod yaml;

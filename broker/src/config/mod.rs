@@ -2,11 +2,13 @@
 //! resolved. Unknown keys, wrong types and values out of range are errors with line and suggestion; nothing is
 //! guessed. It knows what a grant is made of, not what it decides.
 
+mod faults;
 mod read;
 mod section;
 mod table;
 
-pub use read::{ConfigError, ConfigFault, StartedBy};
+pub use faults::{ConfigError, ConfigFault};
+pub use read::StartedBy;
 pub use table::{Allow, GrantSet, GrantTable, Rule};
 
 use cyberos_proto::ids::TenantId;

@@ -1,15 +1,15 @@
 //! cyberos.yaml into a [`Config`]: every key once, in the order of the packaged file.
 
+use super::faults::{ConfigError, ConfigFault};
 use super::section::{Section, path, text};
 use super::{Allow, Config, DEFAULT_PATH, Durability, GrantSet, GrantTable, OnFailure, OnHidden, Rule};
 use crate::catalogue::NATIVE;
 use crate::glob::Pattern;
 use crate::skill::HostPattern;
-use crate::skill::faults::{nearest, shortened};
-use crate::skill::yaml::{self, Kind, Node};
+use crate::words::{nearest, shortened};
+use crate::yaml::{self, Kind, Node};
 use cyberos_proto::plan::Feature;
 use std::cell::RefCell;
-use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -19,59 +19,6 @@ use std::path::{Path, PathBuf};
 const MAX_FILE: u64 = 1 << 20;
 /// Longest path of a socket, in bytes (sun_path, with its NUL).
 const MAX_SOCKET_PATH: usize = 107;
-
-/// One thing that is wrong with the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigFault {
-    /// The key, from the top: `grants.default.files`. Empty when it is the file as a whole.
-    pub key: String,
-    /// Its line.
-    pub line: u32,
-    /// What is wrong, and what to write.
-    pub message: String,
-}
-
-impl fmt::Display for ConfigFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let colon = if self.key.is_empty() { "" } else { ": " };
-        write!(f, "line {}: {}{colon}{}", self.line, self.key, self.message)
-    }
-}
-
-/// Why there is no configuration. Its text has a line for each fault.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{path}: {error}")]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// Others could have written it.
-    #[error("{0}: writable by group or others; it decides what skills may do, so `chmod go-w` it first")]
-    Writable(PathBuf),
-    /// It is somebody's who can write it whenever he likes.
-    #[error(
-        "{path}: belongs to uid {uid}, who can change it; it decides what skills may do, so `chown root` it \
-         first"
-    )]
-    Owner {
-        /// Which.
-        path: PathBuf,
-        /// Whose.
-        uid: u32,
-    },
-    /// What it says is wrong.
-    #[error("{path}: {}", .faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Faults {
-        /// Which file.
-        path: PathBuf,
-        /// All that is wrong, in the order of lines.
-        faults: Vec<ConfigFault>,
-    },
-}
 
 /// The keys that `cyberos up` sets itself (`[7.5]`), and what to write instead.
 const SET_BY_UP: &[(&str, &str)] = &[

@@ -1,10 +1,10 @@
 //! One mapping of the configuration, read key by key. Every key that is asked for is known; what is left at the end is
 //! an error. It knows types and ranges, and no key's meaning.
 
-use super::read::ConfigFault;
+use super::faults::ConfigFault;
 use crate::glob::MAX_PATTERNS;
-use crate::skill::faults::{nearest, shortened};
-use crate::skill::yaml::{Entry, Kind, Node};
+use crate::words::{nearest, shortened};
+use crate::yaml::{Entry, Kind, Node};
 use std::cell::RefCell;
 use std::path::{Component, Path, PathBuf};
 

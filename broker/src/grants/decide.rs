@@ -7,7 +7,7 @@ use super::rules::Verdict;
 use super::{Grants, canonical_memory, named, never};
 use crate::beneath::FileTarget;
 use crate::call::{Denial, DenialClass, Refusal};
-use crate::skill::faults::{nearest, shortened};
+use crate::words::{nearest, shortened};
 use std::path::Path;
 
 impl Grants {

@@ -1,9 +1,10 @@
 //! One rule a key of the frontmatter (`[1.2]`–`[1.6]`): from nodes to a [`Skill`], or to every fault there is.
 
-use super::faults::{Code, Fault, REQUIRED, Report, nearest, shortened};
-use super::yaml::{Entry, Kind, Node};
+use super::faults::{Code, Fault, REQUIRED, Report};
 use super::{Extensions, Skill, SyncClass, TenantScope};
 use crate::terminal::turns_direction;
+use crate::words::{nearest, shortened};
+use crate::yaml::{Entry, Kind, Node};
 use cyberos_proto::ids::MAX_SKILL_NAME_LEN;
 use semver::Version;
 

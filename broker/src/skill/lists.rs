@@ -1,11 +1,12 @@
 //! The lists of the frontmatter: tools, patterns, hosts, tags, and which of their rules can never apply.
 
-use super::faults::{Code, nearest, shortened};
+use super::faults::Code;
 use super::fields::{OFFSET, Reader, control_character};
-use super::yaml::{Kind, Node};
 use super::{Extensions, HostPattern, Item};
 use crate::catalogue::NATIVE;
 use crate::glob::{MAX_PATTERNS, Pattern};
+use crate::words::{nearest, shortened};
+use crate::yaml::{Kind, Node};
 
 impl<'a> Reader<'a> {
     /// The texts of a list; other elements are faults.

@@ -5,18 +5,16 @@
 //! ```text
 //! bytes → split (fences, caps) → yaml (node tree with lines) → fields (one rule a key) → Skill | faults
 //! ```
-//!
-//! This module and the configuration are the only ones that name YAML.
 
 pub(crate) mod faults;
 mod fields;
 mod folder;
 mod host;
 mod lists;
-mod remarks;
+#[cfg(test)]
+mod remark_tests;
 mod schema;
 mod split;
-pub(crate) mod yaml;
 
 pub use faults::{Code, Fault, Report};
 pub(crate) use folder::open_place;
@@ -26,6 +24,7 @@ pub use split::{MAX_FILE, MAX_FRONTMATTER};
 
 use crate::catalogue::{HERE, NATIVE};
 use crate::glob::Pattern;
+use crate::yaml;
 use nix::errno::Errno;
 use nix::sys::stat::SFlag;
 use serde_json::Value;
@@ -269,7 +268,7 @@ fn examine(bytes: &[u8], expected_id: Option<&str>, known: &dyn Fn(&str) -> bool
         Ok((node, remarks)) => {
             let (skill, mut report) = fields::read(&node, expected_id, known);
             report.warnings.extend(remarks.into_iter().map(|(field, remark)| Fault {
-                field: faults::shortened(&field),
+                field: crate::words::shortened(&field),
                 code: Code::YamlParse,
                 message: remark.message,
                 line: remark.line.saturating_add(fields::OFFSET),

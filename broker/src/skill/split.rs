@@ -80,7 +80,7 @@ fn no_opening(first: &[u8]) -> String {
     } else if first.starts_with(b"\xff\xfe") || first.starts_with(b"\xfe\xff") {
         "is UTF-16; save the file as UTF-8".to_owned()
     } else {
-        format!("is {:?}", super::faults::shortened(String::from_utf8_lossy(first).trim_end()))
+        format!("is {:?}", crate::words::shortened(String::from_utf8_lossy(first).trim_end()))
     };
     format!("the first line must be '---', alone and with nothing before it; it {found}")
 }
@@ -133,5 +133,5 @@ mod tests {
         assert_eq!((latin.code, latin.line), (Code::YamlParse, 3));
     }
 
-    use super::super::faults::shortened;
+    use crate::words::shortened;
 }

@@ -1,6 +1,6 @@
 //! Arguments as types: what a tool's struct says is both its schema and its check, so the two cannot differ.
 
-use crate::skill::faults::shortened;
+use crate::words::shortened;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};

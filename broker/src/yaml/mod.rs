@@ -5,7 +5,11 @@
 //! It reads the parser's events rather than deserialising: serde's view of a document has no tags, and stops at the
 //! first fault.
 
-use super::remarks;
+mod remarks;
+
+pub(crate) use remarks::Problem;
+
+use crate::words::shortened;
 use serde_yaml::granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput};
 
 /// Deepest nesting of lists and mappings (`[1.1]`).
@@ -38,15 +42,8 @@ pub(crate) struct Entry {
     pub(crate) value: Node,
 }
 
-/// Why a text is not accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) line: u32,
-    pub(crate) message: String,
-}
-
 /// What an author surely did not mean, and the top-level key that it is about.
-pub(super) type Remark = (String, Problem);
+pub(crate) type Remark = (String, Problem);
 
 impl Node {
     /// What it is, in words for a message.
@@ -55,7 +52,7 @@ impl Node {
             Kind::Null => "nothing".into(),
             Kind::Bool(b) => format!("the truth value {b}"),
             Kind::Number(n) => format!("the number {n}"),
-            Kind::Text(t) => format!("the text {:?}", super::faults::shortened(t)),
+            Kind::Text(t) => format!("the text {:?}", shortened(t)),
             Kind::List(_) => "a list".into(),
             Kind::Map(_) => "a mapping".into(),
         }
@@ -96,7 +93,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
 }
 
 /// The same, with what its author surely did not mean ([`remarks`]), each with the top-level key it is about.
-pub(super) fn parse_with_remarks(text: &str) -> Result<(Node, Vec<Remark>), Vec<Problem>> {
+pub(crate) fn parse_with_remarks(text: &str) -> Result<(Node, Vec<Remark>), Vec<Problem>> {
     check_characters(text)?;
     let mut options = Options::default();
     options.disallow_directives = true;
