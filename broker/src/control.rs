@@ -9,10 +9,12 @@ pub use self::listen::listen;
 use self::relay::relay;
 use crate::approvals::{Approval, Wishes};
 use crate::audit::Span;
-use crate::operator::{Ask, FrameKind, Question, Tell, VERSION, read_frame, write_json};
-use crate::run::{NotRun, Wanted};
+use crate::exit::{Exit, OperatorError};
+use crate::operator::{Ask, FrameKind, Question, Tell, VERSION, read_frame, skill_json, write_json};
+use crate::overview;
+use crate::run::Wanted;
 use crate::running::Running;
-use crate::service::{Broker, skill_json};
+use crate::service::Broker;
 use anyhow::Result;
 use cyberos_proto::ids::{InvocationId, SkillName};
 use interprocess::local_socket::tokio::{Listener, Stream as Connection};
@@ -54,14 +56,15 @@ async fn converse(broker: &Arc<Broker>, connection: Connection) -> std::io::Resu
     let uid = connection.peer_creds()?.euid();
     // Both directions at once: reading and writing go through shared references.
     let (mut from, mut to) = (&connection, &connection);
-    let failed = |exit: u8, message: String| Tell::Failed { exit, message, detail: Value::Null };
+    let failed = |exit, message: String| Tell::Failed(OperatorError::new(exit, message));
     let question = match tokio::time::timeout(QUESTION_LIMIT, read_frame(&mut from)).await {
         Ok(Ok(Some((FrameKind::Json, bytes)))) => serde_json::from_slice::<Question>(&bytes),
         _ => return Ok(()),
     };
     // Only now, so that whoever is refused has sent all and reads why.
     let Some(uid) = uid.filter(|uid| !broker.helper.leases(*uid)) else {
-        return write_json(&mut to, &failed(4, "a sandbox is not an operator".into())).await;
+        return write_json(&mut to, &failed(Exit::NOT_PERMITTED, "a sandbox is not an operator".into()))
+            .await;
     };
     let ask = match question {
         Ok(q) if q.version == VERSION => q.ask,
@@ -71,12 +74,12 @@ async fn converse(broker: &Arc<Broker>, connection: Connection) -> std::io::Resu
                  same install",
                 q.version
             );
-            return write_json(&mut to, &failed(4, message)).await;
+            return write_json(&mut to, &failed(Exit::NOT_PERMITTED, message)).await;
         }
         Err(e) => {
             return write_json(
                 &mut to,
-                &failed(2, format!("the broker does not understand the question: {e}")),
+                &failed(Exit::USAGE, format!("the broker does not understand the question: {e}")),
             )
             .await;
         }
@@ -84,21 +87,21 @@ async fn converse(broker: &Arc<Broker>, connection: Connection) -> std::io::Resu
     let last = match answer(broker, uid, ask, from, &mut to).await {
         Ok(Some(last)) => last,
         Ok(None) => return Ok(()),
-        Err(NotRun { exit, message, detail }) => Tell::Failed { exit, message, detail },
+        Err(error) => Tell::Failed(error),
     };
     write_json(&mut to, &last).await
 }
 
 fn done(answer: Value) -> Option<Tell> {
-    Some(Tell::Done { exit: 0, answer })
+    Some(Tell::Done { exit: Exit::OK, answer })
 }
 
-fn lost(e: std::io::Error) -> NotRun {
-    NotRun::new(4, format!("the operator went away: {e}"))
+fn lost(e: std::io::Error) -> OperatorError {
+    OperatorError::new(Exit::NOT_PERMITTED, format!("the operator went away: {e}"))
 }
 
-fn skill_name(text: &str) -> Result<SkillName, NotRun> {
-    SkillName::new(text).map_err(|e| NotRun::new(2, format!("'{text}' is {e}")))
+fn skill_name(text: &str) -> Result<SkillName, OperatorError> {
+    SkillName::new(text).map_err(|e| OperatorError::new(Exit::USAGE, format!("'{text}' is {e}")))
 }
 
 /// Answers one question; none when the operator has gone.
@@ -108,7 +111,7 @@ async fn answer(
     ask: Ask,
     from: &Connection,
     to: &mut &Connection,
-) -> Result<Option<Tell>, NotRun> {
+) -> Result<Option<Tell>, OperatorError> {
     Ok(match ask {
         Ask::Run { skill, tenant, effort_minutes, stdin, detach, args } => {
             let wanted = Wanted { skill, tenant, effort_minutes, args, caller: uid.to_string() };
@@ -140,21 +143,21 @@ async fn answer(
                 None => {
                     let id = id.to_string();
                     let kept = broker.logs.reopen(&id);
-                    Arc::new(kept.map_err(|_| NotRun::new(1, broker.logs.why_not(&id)))?)
+                    Arc::new(kept.map_err(|_| OperatorError::new(Exit::FAILED, broker.logs.why_not(&id)))?)
                 }
             };
             relay(&capture, follow, None, to).await.map_err(lost)?;
             let (stdout, stderr) = (capture.stdout.cut(), capture.stderr.cut());
             done(json!({ "invocation_id": id.to_string(), "stdout_cut": stdout, "stderr_cut": stderr }))
         }
-        Ask::Status {} => done(broker.status().await),
+        Ask::Status {} => done(overview::status(broker).await),
         Ask::List {} => {
             for state in broker.view.status().await?.skills {
                 write_json(to, &Tell::Item { item: skill_json(&state) }).await.map_err(lost)?;
             }
             done(Value::Null)
         }
-        Ask::Show { skill } => done(broker.show(&skill_name(&skill)?).await?),
+        Ask::Show { skill } => done(overview::show(broker, &skill_name(&skill)?).await?),
         Ask::Approve { skill, wishes, tenant } => {
             done(approve(broker, uid, &skill_name(&skill)?, &wishes, tenant.as_deref()).await?)
         }
@@ -180,11 +183,15 @@ async fn answer(
             let (store, known) = (broker.audit.store().to_owned(), broker.audit.known());
             let verified =
                 tokio::task::spawn_blocking(move || crate::audit::answer::verify(&store, known)).await;
-            done(verified.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?)
+            done(
+                verified
+                    .map_err(|e| OperatorError::new(Exit::FAILED, e.to_string()))?
+                    .map_err(|e| OperatorError::new(Exit::FAILED, e))?,
+            )
         }
         Ask::AuditShow { since, skill, invocation, kind, denied } => {
             let filter = crate::audit::answer::filter(since, skill, invocation, kind, denied)
-                .map_err(|e| NotRun::new(2, e))?;
+                .map_err(|e| OperatorError::new(Exit::USAGE, e))?;
             let store = broker.audit.store().to_owned();
             let (rows, mut ready) = tokio::sync::mpsc::channel(256);
             let reading = tokio::task::spawn_blocking(move || {
@@ -193,7 +200,10 @@ async fn answer(
             while let Some(item) = ready.recv().await {
                 write_json(to, &Tell::Item { item }).await.map_err(lost)?;
             }
-            reading.await.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?;
+            reading
+                .await
+                .map_err(|e| OperatorError::new(Exit::FAILED, e.to_string()))?
+                .map_err(|e| OperatorError::new(Exit::FAILED, e))?;
             done(Value::Null)
         }
     })
@@ -204,11 +214,14 @@ async fn told(
     broker: &Broker,
     id: InvocationId,
     read: impl FnOnce(&Path, &str, Option<Span>) -> Result<Option<Value>, String> + Send + 'static,
-) -> Result<Value, NotRun> {
+) -> Result<Value, OperatorError> {
     let (store, untold) = (broker.audit.store().to_owned(), broker.audit.unrecorded(id).untold);
     let reading = tokio::task::spawn_blocking(move || read(&store, &id.to_string(), untold));
-    let told = reading.await.map_err(|e| NotRun::new(1, e.to_string()))?.map_err(|e| NotRun::new(1, e))?;
-    told.ok_or_else(|| NotRun::new(1, format!("the ledger knows no invocation {id}")))
+    let told = reading
+        .await
+        .map_err(|e| OperatorError::new(Exit::FAILED, e.to_string()))?
+        .map_err(|e| OperatorError::new(Exit::FAILED, e))?;
+    told.ok_or_else(|| OperatorError::new(Exit::FAILED, format!("the ledger knows no invocation {id}")))
 }
 
 /// Sends rows as they come, until the operator leaves, the broker stops, or the invocation that is followed ends.
@@ -217,12 +230,12 @@ async fn tail(
     id: Option<InvocationId>,
     mut from: &Connection,
     to: &mut &Connection,
-) -> Result<Option<Tell>, NotRun> {
+) -> Result<Option<Tell>, OperatorError> {
     let id = id.map(|id| id.to_string());
     if let Some(id) = &id
         && !broker.every().iter().any(|r| r.invocation.id.to_string() == *id)
     {
-        let known = id.parse().map_err(|_| NotRun::new(2, "not an invocation"))?;
+        let known = id.parse().map_err(|_| OperatorError::new(Exit::USAGE, "not an invocation"))?;
         let read = |store: &Path, id: &str, untold| crate::audit::answer::replay(store, id, untold);
         told(broker, known, read).await?;
     }
@@ -230,7 +243,7 @@ async fn tail(
     let mut rows = broker.audit.follow(id.as_ref().map(|_| 1));
     loop {
         let row = tokio::select! {
-            row = rows.next() => row.map_err(|e| NotRun::new(1, format!("the ledger cannot be followed: {e}")))?,
+            row = rows.next() => row.map_err(|e| OperatorError::new(Exit::FAILED, format!("the ledger cannot be followed: {e}")))?,
             _ = read_frame(&mut from) => return Ok(None),
         };
         let Some(row) = row else { return Ok(done(Value::Null)) };
@@ -244,13 +257,15 @@ async fn tail(
     }
 }
 
-fn parse_id(text: &str) -> Result<InvocationId, NotRun> {
-    text.parse().map_err(|e| NotRun::new(2, format!("'{text}' is {e}")))
+fn parse_id(text: &str) -> Result<InvocationId, OperatorError> {
+    text.parse().map_err(|e| OperatorError::new(Exit::USAGE, format!("'{text}' is {e}")))
 }
 
-fn find(broker: &Broker, text: &str) -> Result<Arc<Running>, NotRun> {
+fn find(broker: &Broker, text: &str) -> Result<Arc<Running>, OperatorError> {
     let id = parse_id(text)?;
-    broker.running(&id).ok_or_else(|| NotRun::new(1, format!("no invocation {id} is running")))
+    broker
+        .running(&id)
+        .ok_or_else(|| OperatorError::new(Exit::FAILED, format!("no invocation {id} is running")))
 }
 
 async fn end_of(running: &Running) -> crate::running::Ended {
@@ -272,12 +287,12 @@ async fn approve(
     name: &SkillName,
     seen: &str,
     tenant: Option<&str>,
-) -> Result<Value, NotRun> {
+) -> Result<Value, OperatorError> {
     let shown = crate::run::shown(broker, name).await?;
     let skill = crate::run::load(name, &shown.sealed)?;
     if Wishes::of(&skill).digest() != seen {
-        return Err(NotRun::new(
-            1,
+        return Err(OperatorError::new(
+            Exit::FAILED,
             format!(
                 "{name} asks for something else now than what was shown: look again with 'cyberos skill show {name}'"
             ),
@@ -289,8 +304,8 @@ async fn approve(
     broker
         .approvals
         .record(&Approval::new(&skill, tenant, &by, now))
-        .map_err(|e| NotRun::new(1, format!("the approval could not be recorded: {e}")))?;
-    broker.show(name).await
+        .map_err(|e| OperatorError::new(Exit::FAILED, format!("the approval could not be recorded: {e}")))?;
+    overview::show(broker, name).await
 }
 
 async fn run(
@@ -300,7 +315,7 @@ async fn run(
     detach: bool,
     mut from: &Connection,
     to: &mut &Connection,
-) -> Result<Option<Tell>, NotRun> {
+) -> Result<Option<Tell>, OperatorError> {
     let (running, pipe) = crate::run::start(broker, wanted).await?;
     // Without --stdin the program reads the end of its input at once.
     let mut input = match stdin && !detach {

@@ -23,6 +23,7 @@
 //! ```text
 //! cli             the operator's commands (cyberos); scaffold: a new skill; terminal: what may reach a terminal
 //! control         the operators' socket; operator: the words on it
+//! overview        what status and show say
 //! run, running    one invocation from verdict to end; service: the parts put together
 //! session         a skill's socket: connections and frames; rpc: JSON-RPC
 //! dispatch        conducts one request; memory_budget: the memory that an invocation may hold
@@ -35,6 +36,7 @@
 //! approvals       consents
 //! config, skill   cyberos.yaml and SKILL.md; glob: their patterns
 //! catalogue       the tools by name; call: the words of one call
+//! exit            exit statuses, and the error that carries one to an operator
 //! yaml            texts as trees of nodes that know their lines; words: others' words in messages
 //! ```
 //!
@@ -60,6 +62,7 @@ pub mod config;
 pub mod control;
 pub mod diagnosis;
 pub mod dispatch;
+pub mod exit;
 pub mod glob;
 pub mod grants;
 pub mod helper;
@@ -67,6 +70,7 @@ pub(crate) mod locks;
 pub mod memory;
 pub mod memory_budget;
 pub mod operator;
+pub mod overview;
 pub mod rpc;
 pub mod run;
 pub mod running;

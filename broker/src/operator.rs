@@ -5,8 +5,10 @@
 //! output. The CLI sends one [`Ask`]; the broker answers with any number of
 //! frames and last with a JSON [`Tell`] that says so. Both come from one build; `version` guards against a mix.
 
+use crate::exit::{Exit, OperatorError};
+use cyberos_proto::control::SkillState;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Version of this exchange.
@@ -96,9 +98,25 @@ pub enum Tell {
     /// One of many (a row, a skill).
     Item { item: Value },
     /// The last frame: it went well, with this exit status for the CLI (a run's own) and this answer.
-    Done { exit: u8, answer: Value },
-    /// The last frame: it did not; exit status and a message for a person.
-    Failed { exit: u8, message: String, detail: Value },
+    Done { exit: Exit, answer: Value },
+    /// The last frame: it did not.
+    Failed(OperatorError),
+}
+
+/// SkillFS's answer as the CLI has it.
+pub fn skill_json(state: &SkillState) -> Value {
+    json!({
+        "skill": state.skill.as_str(),
+        "verdict": state.verdict.as_str(),
+        "status": state.status,
+        "version": state.version,
+        "target": state.target,
+        "reason": state.reason,
+        "warning": state.warning,
+        "pending": state.pending,
+        "epoch": state.epoch.to_string(),
+        "content_digest": state.content_digest,
+    })
 }
 
 /// Writes one frame.

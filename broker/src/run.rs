@@ -14,6 +14,7 @@ use crate::approvals::{Approval, check_tenant};
 use crate::audit::InvokedStarted;
 use crate::call::{Invocation, TraceId, millis};
 use crate::diagnosis::Bounds;
+use crate::exit::{Exit, OperatorError};
 use crate::grants::Grants;
 use crate::running::{Ended, Running, Watch};
 use crate::sandbox::{Ending, Sandbox};
@@ -52,38 +53,20 @@ pub struct Wanted {
     pub caller: String,
 }
 
-/// Why nothing runs: exit status, sentence, more for programs.
-#[derive(Debug)]
-pub struct NotRun {
-    /// Exit status (`[2.1]`).
-    pub exit: u8,
-    /// For a person.
-    pub message: String,
-    /// For a program.
-    pub detail: Value,
-}
-
-impl NotRun {
-    /// One with nothing more for programs.
-    pub fn new(exit: u8, message: impl Into<String>) -> Self {
-        NotRun { exit, message: message.into(), detail: Value::Null }
-    }
-}
-
-impl From<ViewError> for NotRun {
+impl From<ViewError> for OperatorError {
     fn from(e: ViewError) -> Self {
-        NotRun::new(5, e.to_string())
+        OperatorError::new(Exit::NOT_SHOWN, e.to_string())
     }
 }
 
-impl From<SealError> for NotRun {
+impl From<SealError> for OperatorError {
     fn from(e: SealError) -> Self {
         let exit = match e {
-            SealError::Unfit { .. } => 6,
-            SealError::NotShown(_) | SealError::NotMounted(_) => 5,
-            SealError::DiskFull { .. } | SealError::Os { .. } => 1,
+            SealError::Unfit { .. } => Exit::INVALID,
+            SealError::NotShown(_) | SealError::NotMounted(_) => Exit::NOT_SHOWN,
+            SealError::DiskFull { .. } | SealError::Os { .. } => Exit::FAILED,
         };
-        NotRun::new(exit, e.to_string())
+        OperatorError::new(exit, e.to_string())
     }
 }
 
@@ -96,11 +79,11 @@ pub struct Shown {
 }
 
 /// Asks, copies, asks again, until both answers are one and nothing is pending.
-pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
+pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, OperatorError> {
     let until = Instant::now() + VERDICT_LIMIT;
     let undecided = |why: &str| {
-        NotRun::new(
-            5,
+        OperatorError::new(
+            Exit::NOT_SHOWN,
             format!("{name} is undecided: {why}; try again, or see 'cyberos skillfs explain {name}'"),
         )
     };
@@ -120,8 +103,15 @@ pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
         let walk = tokio::task::spawn_blocking(move || sealer.seal(&walked));
         let sealed = match tokio::time::timeout(VERDICT_LIMIT, walk).await {
             Ok(Ok(sealed)) => sealed,
-            Ok(Err(e)) => return Err(NotRun::new(1, format!("the copy of {name} failed: {e}"))),
-            Err(_) => return Err(NotRun::new(5, format!("SkillFS did not let {name} be read within 35 s"))),
+            Ok(Err(e)) => {
+                return Err(OperatorError::new(Exit::FAILED, format!("the copy of {name} failed: {e}")));
+            }
+            Err(_) => {
+                return Err(OperatorError::new(
+                    Exit::NOT_SHOWN,
+                    format!("SkillFS did not let {name} be read within 35 s"),
+                ));
+            }
         };
         let after = broker.view.await_verdict(name, Duration::ZERO).await?;
         if after == state {
@@ -129,8 +119,8 @@ pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
             let sealed = sealed?;
             if let Some(want) = state.content_digest.as_deref().filter(|want| *want != sealed.digest()) {
                 let got = sealed.digest();
-                return Err(NotRun::new(
-                    5,
+                return Err(OperatorError::new(
+                    Exit::NOT_SHOWN,
                     format!(
                         "{name} is not what the provider vouched for: it said {want}, the view shows {got}"
                     ),
@@ -145,29 +135,31 @@ pub async fn shown(broker: &Broker, name: &SkillName) -> Result<Shown, NotRun> {
     }
 }
 
-fn hidden(state: &SkillState) -> NotRun {
+fn hidden(state: &SkillState) -> OperatorError {
     // The provider's words: not a line of their own.
     let reason = state.reason.as_deref().map(|r| format!(": {}", escape_line(r))).unwrap_or_default();
     let message = format!("{} is hidden by the provider (status {}){reason}", state.skill, state.status);
-    NotRun { exit: 5, message, detail: crate::service::skill_json(state) }
+    OperatorError { exit: Exit::NOT_SHOWN, message, detail: crate::operator::skill_json(state) }
 }
 
 /// The skill of a copy.
-pub fn load(name: &SkillName, sealed: &Sealed) -> Result<Skill, NotRun> {
+pub fn load(name: &SkillName, sealed: &Sealed) -> Result<Skill, OperatorError> {
     let Some(mut file) = sealed.text() else {
-        return Err(NotRun::new(6, format!("{name} has no SKILL.md that is a regular file, and no link")));
+        return Err(OperatorError::new(
+            Exit::INVALID,
+            format!("{name} has no SKILL.md that is a regular file, and no link"),
+        ));
     };
     let mut bytes = Vec::new();
-    file.by_ref()
-        .take(MAX_FILE as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| NotRun::new(1, format!("cannot read the copy of {name}/SKILL.md: {e}")))?;
+    file.by_ref().take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(|e| {
+        OperatorError::new(Exit::FAILED, format!("cannot read the copy of {name}/SKILL.md: {e}"))
+    })?;
     let invalid = |faults: Vec<Fault>| {
         let mut message = format!("{name}/SKILL.md is not valid:");
         for fault in &faults {
             message.push_str(&format!("\n  {fault}"));
         }
-        NotRun { exit: 6, message, detail: json!({ "errors": faults }) }
+        OperatorError { exit: Exit::INVALID, message, detail: json!({ "errors": faults }) }
     };
     let skill = skill::parse(&bytes, Some(name.as_str()), &|_| false).map_err(invalid)?;
     skill.check_content(sealed.content(), &bytes).map_err(|fault| invalid(vec![fault]))?;
@@ -175,20 +167,21 @@ pub fn load(name: &SkillName, sealed: &Sealed) -> Result<Skill, NotRun> {
 }
 
 /// Starts an invocation and lets it go on by itself; the second is its standard input.
-pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>, OwnedFd), NotRun> {
-    let name =
-        SkillName::new(&wanted.skill).map_err(|e| NotRun::new(2, format!("'{}' is {e}", wanted.skill)))?;
+pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>, OwnedFd), OperatorError> {
+    let name = SkillName::new(&wanted.skill)
+        .map_err(|e| OperatorError::new(Exit::USAGE, format!("'{}' is {e}", wanted.skill)))?;
     let tenant = tenant(broker, wanted.tenant.as_deref())?;
     let Shown { state, sealed } = shown(broker, &name).await?;
     let skill = load(&name, &sealed)?;
     if broker.config.require_signatures {
         skill
             .check_required_signature()
-            .map_err(|fault| NotRun::new(6, format!("{name}/SKILL.md: {fault}")))?;
+            .map_err(|fault| OperatorError::new(Exit::INVALID, format!("{name}/SKILL.md: {fault}")))?;
     }
     entry_point(&skill, &sealed)?;
     let approval = broker.approval(&skill)?;
-    check_tenant(&skill, approval.as_ref(), tenant).map_err(|why| NotRun::new(4, why))?;
+    check_tenant(&skill, approval.as_ref(), tenant)
+        .map_err(|why| OperatorError::new(Exit::NOT_PERMITTED, why))?;
     let (skill, grants) = compiled(broker, skill, approval).await?;
 
     let effort = effort(&wanted, grants.limits().effort_minutes)?;
@@ -197,7 +190,7 @@ pub async fn start(broker: &Arc<Broker>, wanted: Wanted) -> Result<(Arc<Running>
         skill_id: skill.id.clone(),
         version: skill.version.clone(),
         tenant,
-        trace: TraceId::new(random()?).ok_or_else(|| NotRun::new(1, "no randomness"))?,
+        trace: TraceId::new(random()?).ok_or_else(|| OperatorError::new(Exit::FAILED, "no randomness"))?,
         sync_private: skill.sync_class == SyncClass::Private,
     });
     let plan = plan(&skill, &invocation, &grants, &wanted.args, effort)?;
@@ -231,7 +224,7 @@ pub async fn compiled(
     broker: &Arc<Broker>,
     skill: Skill,
     approval: Option<Approval>,
-) -> Result<(Skill, Grants), NotRun> {
+) -> Result<(Skill, Grants), OperatorError> {
     let broker = Arc::clone(broker);
     let work = tokio::task::spawn_blocking(move || {
         let grants = broker.grants(&skill, approval.as_ref());
@@ -239,8 +232,11 @@ pub async fn compiled(
     });
     match tokio::time::timeout(VERDICT_LIMIT, work).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(e)) => Err(NotRun::new(1, format!("the grants could not be compiled: {e}"))),
-        Err(_) => Err(NotRun::new(1, "a directory that is to be granted did not answer within 35 s")),
+        Ok(Err(e)) => Err(OperatorError::new(Exit::FAILED, format!("the grants could not be compiled: {e}"))),
+        Err(_) => Err(OperatorError::new(
+            Exit::FAILED,
+            "a directory that is to be granted did not answer within 35 s",
+        )),
     }
 }
 
@@ -262,11 +258,14 @@ async fn begin(
     wanted: &Wanted,
     parts: Parts,
     plan: SpawnPlan,
-) -> Result<(Arc<Running>, OwnedFd), NotRun> {
+) -> Result<(Arc<Running>, OwnedFd), OperatorError> {
     let Parts { state, sealed, skill, grants, invocation, sandbox, uid, listener, effort } = parts;
     let capture = broker.logs.create(&invocation.id.to_string());
-    let capture = Arc::new(capture.map_err(|e| NotRun::new(1, format!("cannot keep the output: {e}")))?);
-    let copy = || sealed.root().try_clone_to_owned().map_err(|e| NotRun::new(1, e.to_string()));
+    let capture = Arc::new(
+        capture.map_err(|e| OperatorError::new(Exit::FAILED, format!("cannot keep the output: {e}")))?,
+    );
+    let copy =
+        || sealed.root().try_clone_to_owned().map_err(|e| OperatorError::new(Exit::FAILED, e.to_string()));
     let (root, copy) = (copy()?, Arc::new(copy()?));
     let limits = Bounds::from(&plan.limits);
     let prepared = sandbox.prepare(plan, vec![root], &broker.config.require).await;
@@ -285,7 +284,7 @@ async fn begin(
     };
     // Nothing of the skill has run before this row.
     if let Err(e) = broker.audit.invoked_started(&invocation, &row).await {
-        return Err(NotRun::new(125, format!("nothing runs unrecorded: {e}")));
+        return Err(OperatorError::new(Exit::REFUSED, format!("nothing runs unrecorded: {e}")));
     }
     let started = Instant::now();
     let program = match prepared.go().await {
@@ -322,7 +321,7 @@ async fn begin(
         Ok(session) => session,
         Err(e) => {
             broker.audit.invoked_completed(&invocation, &Ended::aborted().row());
-            return Err(NotRun::new(1, format!("cannot serve the socket: {e}")));
+            return Err(OperatorError::new(Exit::FAILED, format!("cannot serve the socket: {e}")));
         }
     };
     let pump = tokio::spawn(capture.pump(program.stdout, program.stderr));
@@ -352,15 +351,16 @@ async fn begin(
     Ok((running, program.stdin))
 }
 
-fn random() -> Result<[u8; 16], NotRun> {
+fn random() -> Result<[u8; 16], OperatorError> {
     let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|e| NotRun::new(1, format!("no randomness: {e}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| OperatorError::new(Exit::FAILED, format!("no randomness: {e}")))?;
     Ok(bytes)
 }
 
-fn effort(wanted: &Wanted, limit_minutes: u32) -> Result<Duration, NotRun> {
+fn effort(wanted: &Wanted, limit_minutes: u32) -> Result<Duration, OperatorError> {
     let minutes = match wanted.effort_minutes {
-        Some(0) => return Err(NotRun::new(2, "--effort-minutes 0: at least 1")),
+        Some(0) => return Err(OperatorError::new(Exit::USAGE, "--effort-minutes 0: at least 1")),
         Some(n) => n.min(limit_minutes),
         None => limit_minutes,
     };
@@ -378,9 +378,11 @@ fn args_json(args: &[Vec<u8>]) -> Value {
 }
 
 /// The tenant that an operator named or the configuration has.
-pub fn tenant(broker: &Broker, given: Option<&str>) -> Result<TenantId, NotRun> {
+pub fn tenant(broker: &Broker, given: Option<&str>) -> Result<TenantId, OperatorError> {
     match given {
-        Some(text) => text.parse().map_err(|e| NotRun::new(2, format!("--tenant {text}: {e}"))),
+        Some(text) => {
+            text.parse().map_err(|e| OperatorError::new(Exit::USAGE, format!("--tenant {text}: {e}")))
+        }
         None => Ok(broker.config.tenant),
     }
 }

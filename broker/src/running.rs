@@ -6,6 +6,7 @@ use crate::audit::{self, Audit, Outcome};
 use crate::call::{Invocation, millis};
 use crate::capture::Capture;
 use crate::config::OnHidden;
+use crate::exit::Exit as ExitStatus;
 use crate::helper::HelperError;
 use crate::locks;
 use crate::sandbox::{End, Ends, Sandbox};
@@ -60,10 +61,10 @@ impl Ended {
     }
 
     /// The end of what was recorded and then could not be started; `exit` is the exit status that says so (`[2.1]`).
-    pub(crate) fn not_started(why: &HelperError, exit: u8) -> Self {
+    pub(crate) fn not_started(why: &HelperError, exit: ExitStatus) -> Self {
         match why {
             HelperError::Refused(Refusal::Exec { .. }) => {
-                Ended { outcome: Outcome::Error, exit: Some(Exit::Code(exit)), ..Ended::aborted() }
+                Ended { outcome: Outcome::Error, exit: Some(Exit::Code(exit.code())), ..Ended::aborted() }
             }
             HelperError::Refused(_) | HelperError::Gone { .. } => Ended::aborted(),
         }
@@ -80,27 +81,27 @@ impl Ended {
     }
 
     /// The exit status of `skill run` (`[2.1]`).
-    pub fn status(&self) -> u8 {
+    pub fn status(&self) -> ExitStatus {
         match (self.outcome, self.exit) {
-            (Outcome::Timeout | Outcome::NoConnect, _) => 124,
-            (Outcome::Stopped, _) => 130,
-            (Outcome::Aborted, _) | (_, None) => 1,
-            (_, Some(Exit::Code(code))) => code,
-            (_, Some(Exit::Signal(signal))) => 128u8.saturating_add(signal),
+            (Outcome::Timeout | Outcome::NoConnect, _) => ExitStatus::TIMEOUT,
+            (Outcome::Stopped, _) => ExitStatus::STOPPED,
+            (Outcome::Aborted, _) | (_, None) => ExitStatus::FAILED,
+            (_, Some(Exit::Code(code))) => ExitStatus::of_program(code),
+            (_, Some(Exit::Signal(signal))) => ExitStatus::by_signal(signal),
         }
     }
 }
 
 /// The exit status that a `skill.invoked_completed` row means.
-pub fn status_of_row(row: &Value) -> u8 {
+pub fn status_of_row(row: &Value) -> ExitStatus {
     let number = |field: &str| row[field].as_u64().and_then(|n| u8::try_from(n).ok());
     match (row["outcome"].as_str(), number("exit_code"), number("signal")) {
-        (Some("timeout" | "no_connect"), _, _) => 124,
-        (Some("stopped"), _, _) => 130,
-        (Some("aborted") | None, _, _) => 1,
-        (_, Some(code), _) => code,
-        (_, None, Some(signal)) => 128u8.saturating_add(signal),
-        (_, None, None) => 1,
+        (Some("timeout" | "no_connect"), _, _) => ExitStatus::TIMEOUT,
+        (Some("stopped"), _, _) => ExitStatus::STOPPED,
+        (Some("aborted") | None, _, _) => ExitStatus::FAILED,
+        (_, Some(code), _) => ExitStatus::of_program(code),
+        (_, None, Some(signal)) => ExitStatus::by_signal(signal),
+        (_, None, None) => ExitStatus::FAILED,
     }
 }
 
@@ -358,7 +359,7 @@ mod tests {
 
     #[test]
     fn the_exit_status_tells_the_outcome() {
-        let ended = |outcome, exit| Ended { outcome, exit, ..Ended::aborted() }.status();
+        let ended = |outcome, exit| Ended { outcome, exit, ..Ended::aborted() }.status().code();
         assert_eq!(ended(Outcome::Error, Some(Exit::Code(3))), 3);
         assert_eq!(ended(Outcome::Panic, Some(Exit::Signal(11))), 139);
         assert_eq!(ended(Outcome::Killed, Some(Exit::Signal(9))), 137);

@@ -1,16 +1,16 @@
-//! The broker put together: its parts opened in order, its running invocations, and what `status`, `list` and `show`
-//! say. Made by the daemon's main, used by `control` and `run`.
+//! The broker put together: its parts opened in order, and its running invocations. Made by the daemon's main, used by
+//! `run`, `overview` and `control`.
 
-use crate::approvals::{Approval, Approvals, Wishes};
+use crate::approvals::{Approval, Approvals};
 use crate::audit::{Audit, AuditOptions, Durability, LedgerOptions, OnFailure};
 use crate::blocking_pool::BlockingPool;
-use crate::call::{Invocation, millis};
+use crate::call::Invocation;
 use crate::capture::{Keep, Logs};
 use crate::config::{self, Config};
-use crate::grants::{Grants, Limits, NeverGrantable, Operator};
+use crate::exit::{Exit, OperatorError};
+use crate::grants::{Grants, NeverGrantable, Operator};
 use crate::helper::Helper;
 use crate::memory::Store;
-use crate::run::{NotRun, Shown};
 use crate::running::Running;
 use crate::seal::{Caps, Sealer};
 use crate::session::Serving;
@@ -19,9 +19,7 @@ use crate::space::Space;
 use crate::tools::{self, Catalogue, Deps};
 use crate::view::View;
 use anyhow::{Context, Result};
-use cyberos_proto::control::SkillState;
-use cyberos_proto::ids::{InvocationId, SkillName};
-use serde_json::{Value, json};
+use cyberos_proto::ids::InvocationId;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -123,10 +121,10 @@ impl Broker {
 
     /// The consent that there is for this skill, whatever it asks for now. One that cannot be trusted is an error, and
     /// no consent.
-    pub fn approval(&self, skill: &Skill) -> Result<Option<Approval>, NotRun> {
-        self.approvals
-            .read(&skill.id)
-            .map_err(|e| NotRun::new(1, format!("the approval of {} is no good: {e}", skill.id)))
+    pub fn approval(&self, skill: &Skill) -> Result<Option<Approval>, OperatorError> {
+        self.approvals.read(&skill.id).map_err(|e| {
+            OperatorError::new(Exit::FAILED, format!("the approval of {} is no good: {e}", skill.id))
+        })
     }
 
     /// What this skill may do under this operator.
@@ -134,6 +132,11 @@ impl Broker {
         let approved = approval.is_some_and(|a| a.covers(skill));
         let operator = Operator::new(&self.config.grants, &skill.id, approved);
         Grants::compile(skill, &operator, Arc::clone(&self.never))
+    }
+
+    /// The tools of these grants that this build has.
+    pub fn granted_tools<'a>(&self, grants: &'a Grants) -> Vec<&'a str> {
+        grants.tools().into_iter().filter(|t| self.catalogue.get(t).is_some()).collect()
     }
 
     /// What the skill asks for and does not get, a line each: by the grants, and because this build has no such tool.
@@ -162,111 +165,6 @@ impl Broker {
             write_quota: self.config.quota.invocation_write_mb << 20,
         }
     }
-
-    /// `cyberos status` (`[7.1]`).
-    pub async fn status(&self) -> Value {
-        let audit = self.audit.status();
-        let now = Instant::now();
-        let invocations: Vec<Value> = self
-            .every()
-            .iter()
-            .map(|r| {
-                let mut about = r.about.clone();
-                about["hidden"] = r.hidden().borrow().clone().into();
-                about["calls_unrecorded"] = self.audit.unrecorded(r.invocation.id).total.into();
-                about["remaining_ms"] = millis(r.deadline.saturating_duration_since(now)).into();
-                about
-            })
-            .collect();
-        let skillfs = match self.view.status().await {
-            Ok(s) => json!({
-                "mounted": s.mounted, "mount": s.mount, "sources": s.sources,
-                "decision_command": s.decision_command, "skills": s.total, "undecided": s.undecided,
-            }),
-            Err(e) => json!({ "error": e.to_string() }),
-        };
-        json!({
-            "active_invocations": invocations.len(),
-            "tool_calls_today": audit.tool_calls_today,
-            "denied_today": audit.denied_today,
-            "unrecorded_today": audit.unrecorded_today,
-            "invocations": invocations,
-            "audit": audit.ledger,
-            "skillfs": skillfs,
-            "state": self.config.state,
-            "work": self.config.work,
-            "version": env!("CARGO_PKG_VERSION"),
-        })
-    }
-
-    /// `cyberos skill show` (`[4.0]`).
-    pub async fn show(self: &Arc<Self>, name: &SkillName) -> Result<Value, NotRun> {
-        let Shown { state, sealed } = crate::run::shown(self, name).await?;
-        let skill = crate::run::load(name, &sealed)?;
-        let approval = self.approval(&skill)?;
-        let approved = approval.as_ref().is_some_and(|a| a.covers(&skill));
-        let (skill, grants) = crate::run::compiled(self, skill, approval).await?;
-        let consent = Approval::new(&skill, self.config.tenant, "", 0);
-        let (skill, consented) = crate::run::compiled(self, skill, Some(consent)).await?;
-        let wishes = Wishes::of(&skill);
-        let mut answer = skill_json(&state);
-        answer["id"] = skill.id.clone().into();
-        answer["version"] = skill.version.clone().into();
-        answer["description"] = skill.description.clone().into();
-        answer["content_digest"] = sealed.digest().into();
-        answer["signature"] = "none".into();
-        answer["wishes"] = json!(wishes);
-        answer["wishes_digest"] = wishes.digest().into();
-        answer["approved"] = approved.into();
-        answer["granted_tools"] =
-            grants.tools().into_iter().filter(|t| self.catalogue.get(t).is_some()).collect();
-        answer["bash_directories"] = bash_directories(&grants);
-        answer["with_consent"] = with_consent(&skill, &consented);
-        answer["limits"] = limits_json(grants.limits());
-        answer["not_granted"] = self.not_granted(&grants).into();
-        Ok(answer)
-    }
-}
-
-/// What the wishes come to once they are consented to: of that an operator must not lose sight.
-fn with_consent(skill: &Skill, grants: &Grants) -> Value {
-    let (directories, writable) = grants.directories();
-    let directories: Vec<&str> = directories.iter().map(|d| d.path.as_str()).collect();
-    let (writes, reads) = if writable { (directories, Vec::new()) } else { (Vec::new(), directories) };
-    let patterns = skill.extensions.allowed_files.iter().map(|pattern| &pattern.value);
-    json!({ "bash_writes": writes, "bash_reads": reads, "reaches": crate::grants::reaches(patterns) })
-}
-
-/// What Bash would see, and what of it it could change.
-fn bash_directories(grants: &Grants) -> Value {
-    let (directories, writable) = grants.directories();
-    let how = if writable { "may write what belongs to user cyberos" } else { "read-only" };
-    directories.iter().map(|d| format!("{} ({how})", d.path.as_str())).collect()
-}
-
-fn limits_json(limits: Limits) -> Value {
-    json!({
-        "memory_mb": limits.memory_mb,
-        "max_processes": limits.max_processes,
-        "tmp_mb": limits.tmp_mb,
-        "effort_minutes": limits.effort_minutes,
-    })
-}
-
-/// SkillFS's answer as the CLI has it.
-pub fn skill_json(state: &SkillState) -> Value {
-    json!({
-        "skill": state.skill.as_str(),
-        "verdict": state.verdict.as_str(),
-        "status": state.status,
-        "version": state.version,
-        "target": state.target,
-        "reason": state.reason,
-        "warning": state.warning,
-        "pending": state.pending,
-        "epoch": state.epoch.to_string(),
-        "content_digest": state.content_digest,
-    })
 }
 
 fn audit_options(config: &Config) -> AuditOptions {

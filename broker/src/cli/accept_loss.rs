@@ -2,12 +2,12 @@
 //! starts again. It shows what is lost, asks, and becomes the store's owner before it touches anything: whoever owns that
 //! folder may have put links there.
 
-use super::client::Failure;
 use super::store_owner::become_owner;
 use super::{Context, output};
 use crate::audit::accept::{Damage, Loss, NotAccepted, accept_loss, damage};
 use crate::audit::recovery::LedgerError;
 use crate::config::{Config, StartedBy};
+use crate::exit::{Exit, OperatorError};
 use clap::Args;
 use cyberos_proto::invoker;
 use nix::unistd::{Uid, User, geteuid};
@@ -27,47 +27,49 @@ pub(super) struct AcceptLoss {
 }
 
 impl AcceptLoss {
-    pub(super) fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         if !geteuid().is_root() {
-            return Err(Failure::new(
-                4,
+            return Err(OperatorError::new(
+                Exit::NOT_PERMITTED,
                 "only root may accept that rows of the audit ledger are gone: use sudo",
             ));
         }
         let store = match self.store {
             Some(store) => std::path::absolute(&store)
-                .map_err(|e| Failure::new(1, format!("{}: {e}", store.display())))?,
+                .map_err(|e| OperatorError::new(Exit::FAILED, format!("{}: {e}", store.display())))?,
             None => {
                 let config = Config::load(None, StartedBy::Service);
                 config
-                    .map_err(|e| Failure::new(2, format!("{e}; or name the store with --store")))?
+                    .map_err(|e| {
+                        OperatorError::new(Exit::USAGE, format!("{e}; or name the store with --store"))
+                    })?
                     .state
                     .join("store")
             }
         };
         let by = by();
-        let store = become_owner(&store).map_err(|e| Failure::new(1, e))?;
-        let failed = |e: LedgerError| Failure::new(1, with_advice(&e, &store));
+        let store = become_owner(&store).map_err(|e| OperatorError::new(Exit::FAILED, e))?;
+        let failed = |e: LedgerError| OperatorError::new(Exit::FAILED, with_advice(&e, &store));
         let Some(damage) = damage(&store).map_err(failed)? else {
             if context.json {
                 output::json(&json!({ "accepted": false, "store": store.display().to_string() }));
             } else {
                 output::line!("the audit ledger in {} is whole: there is no loss to accept", shown(&store));
             }
-            return Ok(0);
+            return Ok(Exit::OK);
         };
         if !context.json {
             tell(&store, &damage);
         }
         if !self.yes && !confirmed(context.json)? {
-            return Err(Failure::new(1, "nothing was accepted, and nothing was changed"));
+            return Err(OperatorError::new(Exit::FAILED, "nothing was accepted, and nothing was changed"));
         }
         let loss = accept_loss(&store, &damage, &by).map_err(|e| match e {
             NotAccepted::Ledger(e) => failed(e),
-            changed @ NotAccepted::Changed { .. } => Failure::new(1, changed.to_string()),
+            changed @ NotAccepted::Changed { .. } => OperatorError::new(Exit::FAILED, changed.to_string()),
         })?;
         report(&loss, context.json);
-        Ok(0)
+        Ok(Exit::OK)
     }
 }
 
@@ -121,9 +123,12 @@ fn tell(store: &Path, damage: &Damage) {
     );
 }
 
-fn confirmed(json: bool) -> Result<bool, Failure> {
+fn confirmed(json: bool) -> Result<bool, OperatorError> {
     if json || !std::io::stdin().is_terminal() {
-        return Err(Failure::new(2, "there is no terminal to ask on: say --yes to accept the loss"));
+        return Err(OperatorError::new(
+            Exit::USAGE,
+            "there is no terminal to ask on: say --yes to accept the loss",
+        ));
     }
     Ok(output::asked("Type 'yes' to accept this loss: ")? == "yes")
 }

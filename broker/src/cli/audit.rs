@@ -1,8 +1,9 @@
 //! `cyberos audit`: verify and read the ledger, through the broker or, where it can be read, straight from its folder.
 
 use super::accept_loss::AcceptLoss;
-use super::client::{Failure, ask_items};
+use super::client::ask_items;
 use super::{Context, output};
+use crate::exit::{Exit, OperatorError};
 use crate::operator::Ask;
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -47,13 +48,12 @@ pub(super) struct Show {
 }
 
 impl Audit {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         match self {
             Audit::Verify { store } => {
                 let report = match store {
-                    Some(store) => {
-                        crate::audit::answer::verify(&store, None).map_err(|e| Failure::new(1, e))?
-                    }
+                    Some(store) => crate::audit::answer::verify(&store, None)
+                        .map_err(|e| OperatorError::new(Exit::FAILED, e))?,
                     None => super::client::ask(&context.socket, Ask::AuditVerify {}).await?.1,
                 };
                 let broken = report["ok"] != Value::Bool(true);
@@ -86,7 +86,7 @@ impl Audit {
                         );
                     }
                 }
-                Ok(if broken { 3 } else { 0 })
+                Ok(if broken { Exit::LEDGER_BROKEN } else { Exit::OK })
             }
             Audit::Show(show) => show.run(context).await,
             Audit::AcceptLoss(accept) => accept.run(context),
@@ -112,7 +112,7 @@ fn dropped_line(dropped: &Value) -> String {
 }
 
 impl Show {
-    async fn run(self, context: &Context) -> Result<u8, Failure> {
+    async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         let print = |row: Value| {
             if context.json {
                 output::json(&row);
@@ -124,17 +124,18 @@ impl Show {
         let words = (since.clone(), skill.clone(), invocation.clone(), kind.clone());
         // Read here in any case: what is wrong with them is said before anybody is asked.
         let filter = crate::audit::answer::filter(words.0, words.1, words.2, words.3, denied)
-            .map_err(|e| Failure::new(2, e))?;
+            .map_err(|e| OperatorError::new(Exit::USAGE, e))?;
         match store {
             Some(store) => {
-                crate::audit::answer::show(&store, &filter, print).map_err(|e| Failure::new(1, e))?;
+                crate::audit::answer::show(&store, &filter, print)
+                    .map_err(|e| OperatorError::new(Exit::FAILED, e))?;
             }
             None => {
                 let ask = Ask::AuditShow { since, skill, invocation, kind, denied };
                 ask_items(&context.socket, ask, print).await?;
             }
         }
-        Ok(0)
+        Ok(Exit::OK)
     }
 }
 

@@ -1,9 +1,10 @@
 //! `cyberos skill broker status|tail|replay` and their short forms (`[7.1]`): what the broker is doing and has done,
 //! from the ledger.
 
-use super::client::{Failure, ask, ask_items};
+use super::client::{ask, ask_items};
 use super::{Context, output};
 use crate::audit::Span;
+use crate::exit::{Exit, OperatorError};
 use crate::operator::Ask;
 use crate::terminal::escape_line;
 use clap::{Args, Subcommand};
@@ -35,7 +36,7 @@ pub(super) struct Replay {
 }
 
 impl Broker {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         match self {
             Broker::Status => status(context).await,
             Broker::Tail(tail) => tail.run(context).await,
@@ -45,7 +46,7 @@ impl Broker {
 }
 
 /// `cyberos status`.
-pub(super) async fn status(context: &Context) -> Result<u8, Failure> {
+pub(super) async fn status(context: &Context) -> Result<Exit, OperatorError> {
     let (_, answer) = ask(&context.socket, Ask::Status {}).await?;
     // JSON for a person too, one field a line (`[7.1]` names the shape).
     if context.json {
@@ -53,11 +54,11 @@ pub(super) async fn status(context: &Context) -> Result<u8, Failure> {
     } else {
         output::pretty(&answer);
     }
-    Ok(0)
+    Ok(Exit::OK)
 }
 
 impl Tail {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         let ask = Ask::Tail { invocation: self.invocation };
         ask_items(&context.socket, ask, |row| {
             if context.json {
@@ -67,7 +68,7 @@ impl Tail {
             }
         })
         .await?;
-        Ok(0)
+        Ok(Exit::OK)
     }
 }
 
@@ -112,11 +113,11 @@ fn call(extra: &Value, what: &str) -> String {
 }
 
 impl Replay {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         let (_, told) = ask(&context.socket, Ask::Replay { invocation: self.invocation }).await?;
         if context.json {
             output::json(&told);
-            return Ok(0);
+            return Ok(Exit::OK);
         }
         let began = &told["started"]["extra"];
         output::line!(
@@ -148,6 +149,6 @@ impl Replay {
             );
         }
         output::line!("ended: {}", output::text(&told["completed"]["extra"], "outcome"));
-        Ok(0)
+        Ok(Exit::OK)
     }
 }

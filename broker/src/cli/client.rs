@@ -1,5 +1,6 @@
 //! The CLI's end of the operator's socket: where it is, one question, and the frames that answer it.
 
+use crate::exit::{Exit, OperatorError};
 use crate::operator::{Ask, FrameKind, Question, Tell, VERSION, read_frame, write_json};
 use interprocess::local_socket::GenericFilePath;
 use interprocess::local_socket::ToFsName as _;
@@ -11,33 +12,14 @@ use std::path::{Path, PathBuf};
 /// Where the packaged broker listens.
 const DEFAULT_SOCKET: &str = "/run/cyberos/broker.sock";
 
-/// `detail.reason` of a [`Failure`]: nobody listens at the socket.
+/// `detail.reason` of a [`OperatorError`]: nobody listens at the socket.
 pub const NO_BROKER: &str = "no_broker";
-/// `detail.reason` of a [`Failure`]: the socket is not for whoever asks.
+/// `detail.reason` of a [`OperatorError`]: the socket is not for whoever asks.
 pub const NOT_AN_OPERATOR: &str = "not_an_operator";
 
-/// A command that did not go well: what it exits with and what it says.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Failure {
-    /// Exit status (`[2.1]`).
-    pub exit: u8,
-    /// For a person.
-    pub message: String,
-    /// For a program; null when there is nothing more.
-    pub detail: Value,
-}
-
-impl Failure {
-    /// A failure with nothing more to tell.
-    pub fn new(exit: u8, message: impl Into<String>) -> Self {
-        Failure { exit, message: message.into(), detail: Value::Null }
-    }
-}
-
 /// A connection that ended before its answer.
-pub(super) fn lost(e: std::io::Error) -> Failure {
-    Failure::new(4, format!("the broker went away: {e}"))
+pub(super) fn lost(e: std::io::Error) -> OperatorError {
+    OperatorError::new(Exit::NOT_PERMITTED, format!("the broker went away: {e}"))
 }
 
 /// The operator's socket: `--socket`, then CYBEROS_OPERATOR_SOCKET, then the packaged one.
@@ -52,7 +34,7 @@ pub fn socket_path(given: Option<&Path>) -> PathBuf {
 }
 
 /// Connects and puts the question.
-pub async fn open(socket: &Path, ask: Ask) -> Result<Stream, Failure> {
+pub async fn open(socket: &Path, ask: Ask) -> Result<Stream, OperatorError> {
     let unreachable = |e: std::io::Error| {
         let (reason, why) = match e.kind() {
             std::io::ErrorKind::PermissionDenied => {
@@ -72,8 +54,8 @@ pub async fn open(socket: &Path, ask: Ask) -> Result<Stream, Failure> {
             ),
             _ => (None, e.to_string()),
         };
-        Failure {
-            exit: 4,
+        OperatorError {
+            exit: Exit::NOT_PERMITTED,
             message: format!("cannot reach the broker at {}: {why}", socket.display()),
             detail: reason.map_or(Value::Null, |reason| serde_json::json!({ "reason": reason })),
         }
@@ -85,33 +67,41 @@ pub async fn open(socket: &Path, ask: Ask) -> Result<Stream, Failure> {
 }
 
 /// One JSON frame.
-pub async fn tell(stream: &mut Stream) -> Result<Tell, Failure> {
+pub async fn tell(stream: &mut Stream) -> Result<Tell, OperatorError> {
     match read_frame(stream).await.map_err(lost)? {
         Some((FrameKind::Json, bytes)) => parse(&bytes),
-        Some(_) => Err(Failure::new(4, "the broker sent output where an answer was expected")),
-        None => Err(Failure::new(4, "the broker went away")),
+        Some(_) => Err(OperatorError::new(
+            Exit::NOT_PERMITTED,
+            "the broker sent output where an answer was expected",
+        )),
+        None => Err(OperatorError::new(Exit::NOT_PERMITTED, "the broker went away")),
     }
 }
 
 /// The JSON of a frame.
-pub fn parse(bytes: &[u8]) -> Result<Tell, Failure> {
-    serde_json::from_slice(bytes)
-        .map_err(|e| Failure::new(4, format!("the broker's answer is not understood: {e}")))
+pub fn parse(bytes: &[u8]) -> Result<Tell, OperatorError> {
+    serde_json::from_slice(bytes).map_err(|e| {
+        OperatorError::new(Exit::NOT_PERMITTED, format!("the broker's answer is not understood: {e}"))
+    })
 }
 
 /// A question with one answer: its exit status and value.
-pub async fn ask(socket: &Path, ask: Ask) -> Result<(u8, Value), Failure> {
+pub async fn ask(socket: &Path, ask: Ask) -> Result<(Exit, Value), OperatorError> {
     ask_items(socket, ask, |_| {}).await
 }
 
 /// A question with many items and then an answer.
-pub async fn ask_items(socket: &Path, ask: Ask, mut item: impl FnMut(Value)) -> Result<(u8, Value), Failure> {
+pub async fn ask_items(
+    socket: &Path,
+    ask: Ask,
+    mut item: impl FnMut(Value),
+) -> Result<(Exit, Value), OperatorError> {
     let mut stream = open(socket, ask).await?;
     loop {
         match tell(&mut stream).await? {
             Tell::Item { item: value } => item(value),
             Tell::Done { exit, answer } => return Ok((exit, answer)),
-            Tell::Failed { exit, message, detail } => return Err(Failure { exit, message, detail }),
+            Tell::Failed(error) => return Err(error),
             Tell::Started { .. } => {}
         }
     }

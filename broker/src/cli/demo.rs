@@ -1,7 +1,7 @@
 //! `cyberos demo`: an `up` of its own and a guided run of the whole line. Each step says what it does, does it with
 //! the same commands that a person would type, checks what came out, and fails the demo if it is not as told.
 
-use super::client::Failure;
+use crate::exit::{Exit, OperatorError};
 use clap::Args;
 use serde_json::Value;
 use std::io::Write as _;
@@ -67,7 +67,7 @@ struct Stage {
 }
 
 impl Demo {
-    pub(super) async fn run(self) -> Result<u8, Failure> {
+    pub(super) async fn run(self) -> Result<Exit, OperatorError> {
         tell!("CyberOS demo: other people's skills, run without trusting them.\n");
         let mut stage = Stage::open(self.state).await?;
         stage.verbose = self.verbose;
@@ -76,20 +76,20 @@ impl Demo {
         story?;
         closed?;
         tell!("\nEvery step did what it said.");
-        Ok(UNTOLD.get().map_or(0, super::output::unwritten))
+        Ok(UNTOLD.get().map_or(Exit::OK, super::output::unwritten))
     }
 }
 
-fn broken(what: impl Into<String>) -> Failure {
-    Failure::new(1, format!("the demo stops here: {}", what.into()))
+fn broken(what: impl Into<String>) -> OperatorError {
+    OperatorError::new(Exit::FAILED, format!("the demo stops here: {}", what.into()))
 }
 
 /// What was being done, with the file that it was done to.
-fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
+fn at(path: &Path) -> impl Fn(std::io::Error) -> OperatorError {
     move |e| broken(format!("{}: {e}", path.display()))
 }
 
-fn expect(holds: bool, what: &str, ran: &Ran) -> Result<(), Failure> {
+fn expect(holds: bool, what: &str, ran: &Ran) -> Result<(), OperatorError> {
     if holds {
         return Ok(());
     }
@@ -107,7 +107,7 @@ fn nothing_worked(ran: &Ran) -> bool {
 }
 
 impl Stage {
-    async fn open(state: Option<PathBuf>) -> Result<Self, Failure> {
+    async fn open(state: Option<PathBuf>) -> Result<Self, OperatorError> {
         let program = std::env::current_exe().map_err(at(Path::new("/proc/self/exe")))?;
         // Should the demo itself be killed, the rest goes with it.
         let mut command = Command::new("setpriv");
@@ -140,7 +140,7 @@ impl Stage {
         Ok(Stage { program, up, socket, state, skills, mount, step: 0, work: None, verbose: false })
     }
 
-    async fn close(&mut self) -> Result<(), Failure> {
+    async fn close(&mut self) -> Result<(), OperatorError> {
         if let Some(work) = self.work.take() {
             let _ = std::fs::remove_dir_all(work);
         }
@@ -161,7 +161,7 @@ impl Stage {
         tell!("\n{}. {what}", self.step);
     }
 
-    async fn run(&self, program: &Path, args: &[&str]) -> Result<Ran, Failure> {
+    async fn run(&self, program: &Path, args: &[&str]) -> Result<Ran, OperatorError> {
         let out = Command::new(program)
             .args(args)
             .env("CYBEROS_OPERATOR_SOCKET", &self.socket)
@@ -178,14 +178,14 @@ impl Stage {
     }
 
     /// Runs a `cyberos` command and shows it with what it prints.
-    async fn cyberos(&self, args: &[&str]) -> Result<Ran, Failure> {
+    async fn cyberos(&self, args: &[&str]) -> Result<Ran, OperatorError> {
         tell!("   $ cyberos {}", args.join(" "));
         let ran = self.run(&self.program, args).await?;
         ran.stdout.lines().chain(ran.stderr.lines()).for_each(printed);
         Ok(ran)
     }
 
-    async fn ledger_command(&self, skill: &str) -> Result<Ran, Failure> {
+    async fn ledger_command(&self, skill: &str) -> Result<Ran, OperatorError> {
         let ledger = self.state.join("bin/skill-ledger");
         let (keys, dir) = (self.state.join("keys"), self.skills.join(skill));
         tell!("   $ skill-ledger certify {} --keys {}", dir.display(), keys.display());
@@ -194,7 +194,7 @@ impl Stage {
     }
 
     /// Waits until SkillFS shows a skill in this way.
-    async fn shown(&self, skill: &str, verdict: &str) -> Result<Value, Failure> {
+    async fn shown(&self, skill: &str, verdict: &str) -> Result<Value, OperatorError> {
         let until = Instant::now() + VIEW_LIMIT;
         loop {
             let ran = self.run(&self.program, &["--json", "skillfs", "explain", skill]).await?;
@@ -209,7 +209,7 @@ impl Stage {
         }
     }
 
-    async fn tell(&mut self) -> Result<(), Failure> {
+    async fn tell(&mut self) -> Result<(), OperatorError> {
         self.nobody_vouched().await?;
         self.certify().await?;
         self.memory().await?;
@@ -219,7 +219,7 @@ impl Stage {
         self.ledger().await
     }
 
-    async fn nobody_vouched(&mut self) -> Result<(), Failure> {
+    async fn nobody_vouched(&mut self) -> Result<(), OperatorError> {
         self.say("Nobody has vouched for these skills yet, so agents see none of them, and none runs.");
         for skill in SKILLS {
             self.shown(skill, "hidden").await?;
@@ -230,7 +230,7 @@ impl Stage {
         expect(seen == 0 && ran.exit == 5, "an empty view and a refused run (exit 5)", &ran)
     }
 
-    async fn certify(&mut self) -> Result<(), Failure> {
+    async fn certify(&mut self) -> Result<(), OperatorError> {
         self.say("The operator certifies them. SkillFS asks the provider again, and shows them.");
         for skill in SKILLS {
             let ran = self.ledger_command(skill).await?;
@@ -243,7 +243,7 @@ impl Stage {
         expect(ran.exit == 0, "a list", &ran)
     }
 
-    async fn memory(&mut self) -> Result<(), Failure> {
+    async fn memory(&mut self) -> Result<(), OperatorError> {
         self.say(
             "A skill keeps notes in memory. One call goes beyond its scope, and is refused with a reason.",
         );
@@ -261,7 +261,7 @@ impl Stage {
         expect(why.exit == 0 && why.stdout.contains("memories/people"), "the refusal explained", &why)
     }
 
-    async fn files(&mut self) -> Result<(), Failure> {
+    async fn files(&mut self) -> Result<(), OperatorError> {
         self.say("A skill reads the folder that the operator grants by default, and nothing else.");
         let work = Path::new("/srv/cyberos/work").join(format!("demo-{}", std::process::id()));
         std::fs::create_dir(&work).map_err(|e| broken(format!("cannot create {}: {e}", work.display())))?;
@@ -283,7 +283,7 @@ impl Stage {
         )
     }
 
-    async fn escape(&mut self) -> Result<(), Failure> {
+    async fn escape(&mut self) -> Result<(), OperatorError> {
         self.say(
             "A hostile skill tries to get out. It counts what it tried; all of it must have been refused.",
         );
@@ -300,7 +300,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn edit(&mut self) -> Result<(), Failure> {
+    async fn edit(&mut self) -> Result<(), OperatorError> {
         self.say("Someone edits a certified skill. The certified version is shown, and runs, as before.");
         let before = self.of_last_run("memory-capture", "content_digest").await?;
         let main = self.skills.join("memory-capture/main");
@@ -321,7 +321,7 @@ impl Stage {
         expect(before == after && !before.is_empty(), "one and the same digest", &ran)
     }
 
-    async fn of_last_run(&self, skill: &str, field: &str) -> Result<String, Failure> {
+    async fn of_last_run(&self, skill: &str, field: &str) -> Result<String, OperatorError> {
         let args = ["--json", "audit", "show", "--skill", skill, "--kind", "skill.invoked_started"];
         let ran = self.run(&self.program, &args).await?;
         let last: Value =
@@ -329,7 +329,7 @@ impl Stage {
         Ok(last["extra"][field].as_str().unwrap_or_default().to_owned())
     }
 
-    async fn ledger(&mut self) -> Result<(), Failure> {
+    async fn ledger(&mut self) -> Result<(), OperatorError> {
         self.say("Every call, allowed or refused, is in a ledger whose rows are chained. It verifies.");
         let ran = self.cyberos(&["status"]).await?;
         expect(ran.exit == 0, "a status", &ran)?;

@@ -12,9 +12,10 @@ mod kernel;
 mod site;
 mod trial;
 
-use super::client::{Failure, NO_BROKER, NOT_AN_OPERATOR, ask};
+use super::client::{NO_BROKER, NOT_AN_OPERATOR, ask};
 use super::{Context, output};
 use crate::config::{Allow, Config, DEFAULT_PATH, GrantTable, StartedBy};
+use crate::exit::{Exit, OperatorError};
 use crate::glob::Pattern;
 use crate::operator::Ask;
 use crate::terminal::escape_line;
@@ -124,7 +125,7 @@ struct Subject {
 }
 
 impl Doctor {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         let mut findings = Vec::new();
         let subject = self.subject(&context.socket, &mut findings).await;
         kernel::look(&mut findings);
@@ -139,7 +140,7 @@ impl Doctor {
             print(&findings);
             output::line!("{} checks: {weak} weak, {missing} missing, {skipped} skipped", findings.len());
         }
-        Ok(u8::from(missing > 0))
+        Ok(if missing > 0 { Exit::FAILED } else { Exit::OK })
     }
 
     async fn subject(&self, socket: &Path, findings: &mut Vec<Finding>) -> Subject {
@@ -234,7 +235,7 @@ fn directories(grants: &GrantTable) -> Vec<PathBuf> {
 }
 
 /// What it means that no broker answers, and what to do: that depends on why.
-fn no_answer(e: Failure) -> Finding {
+fn no_answer(e: OperatorError) -> Finding {
     const CHECK: &str = "broker";
     match e.detail["reason"].as_str() {
         Some(NOT_AN_OPERATOR) => Finding::skipped(

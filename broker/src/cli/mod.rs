@@ -16,8 +16,8 @@ mod store_owner;
 mod up;
 mod why;
 
+use crate::exit::{Exit, OperatorError};
 use clap::{Parser, Subcommand};
-use client::Failure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -75,11 +75,13 @@ pub fn main() -> ExitCode {
     if own.is_some_and(|own| own.is_some() || cli.socket.is_some()) {
         let why = "--socket names a broker that runs; 'up' and 'demo' make one of their own, in STATE/run or \
                    /run/cyberos";
-        return output::failed(&Failure::new(2, why), cli.json);
+        return output::failed(&OperatorError::new(Exit::USAGE, why), cli.json);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(e) => return output::failed(&Failure::new(1, format!("cannot start: {e}")), cli.json),
+        Err(e) => {
+            return output::failed(&OperatorError::new(Exit::FAILED, format!("cannot start: {e}")), cli.json);
+        }
     };
     let context = Context { socket: client::socket_path(cli.socket.as_deref()), json: cli.json };
     let done = runtime.block_on(dispatch(&context, cli.command));
@@ -91,11 +93,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn dispatch(context: &Context, command: Command) -> Result<u8, Failure> {
+async fn dispatch(context: &Context, command: Command) -> Result<Exit, OperatorError> {
     match command {
         Command::Up(up) => match up.run().await {
-            Ok(()) => Ok(0),
-            Err(e) => Err(Failure::new(1, format!("{e:#}"))),
+            Ok(()) => Ok(Exit::OK),
+            Err(e) => Err(OperatorError::new(Exit::FAILED, format!("{e:#}"))),
         },
         Command::Demo(demo) => demo.run().await,
         Command::Doctor(doctor) => doctor.run(context).await,

@@ -1,7 +1,7 @@
 //! How answers reach a person or a program (`[7.3]`): tables on a terminal, JSON when asked for, and nothing that a
 //! skill printed reaches a terminal with its control characters alive (`[2.6]`).
 
-use super::client::Failure;
+use crate::exit::{Exit, OperatorError};
 use crate::terminal::{escape_for_terminal, escape_json, escape_line, quoted};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn put(text: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     if let Err(e) = out.write_fmt(text).and_then(|()| out.flush()) {
-        std::process::exit(unwritten(&e).into());
+        std::process::exit(unwritten(&e).code().into());
     }
 }
 
@@ -21,9 +21,6 @@ fn put(text: std::fmt::Arguments<'_>) {
 pub(super) fn put_line(text: std::fmt::Arguments<'_>) {
     put(format_args!("{text}\n"));
 }
-
-/// Exit status of a command whose reader has gone: 128 + SIGPIPE.
-const PIPE_CLOSED: u8 = 141;
 
 /// One line to standard output.
 macro_rules! line {
@@ -57,26 +54,26 @@ pub(super) use note;
 
 /// What a command exits with whose output could not be written. A reader that has gone (`| head`) ends it quietly, as
 /// SIGPIPE would have; anything else is said.
-pub(super) fn unwritten(e: &std::io::Error) -> u8 {
+pub(super) fn unwritten(e: &std::io::Error) -> Exit {
     if e.kind() == std::io::ErrorKind::BrokenPipe {
-        return PIPE_CLOSED;
+        return Exit::PIPE_CLOSED;
     }
     note!("cyberos: cannot write the answer: {e}");
-    1
+    Exit::FAILED
 }
 
 /// What a person at the terminal answers to a question.
-pub(super) fn asked(question: &str) -> Result<String, Failure> {
+pub(super) fn asked(question: &str) -> Result<String, OperatorError> {
     put(format_args!("{question}"));
     let mut answer = String::new();
     match std::io::stdin().read_line(&mut answer) {
         Ok(_) => Ok(answer.trim().to_owned()),
-        Err(e) => Err(Failure::new(1, format!("your answer could not be read: {e}"))),
+        Err(e) => Err(OperatorError::new(Exit::FAILED, format!("your answer could not be read: {e}"))),
     }
 }
 
 /// Prints a failure and gives its exit status.
-pub(super) fn failed(failure: &Failure, json: bool) -> ExitCode {
+pub(super) fn failed(failure: &OperatorError, json: bool) -> ExitCode {
     if json {
         let mut answer = serde_json::json!({ "error": failure.message, "exit": failure.exit });
         if !failure.detail.is_null() {

@@ -1,9 +1,10 @@
 //! `cyberos skill run`, `logs` and `wait`: a conversation with the broker in which a program's output passes.
 
-use super::client::{Failure, lost, open, parse};
+use super::client::{lost, open, parse};
 use super::output::Relay;
 use super::{Context, output};
 use crate::diagnosis::{Death, told};
+use crate::exit::{Exit, OperatorError};
 use crate::operator::{Ask, FrameKind, Tell, read_frame, write_frame};
 use clap::Args;
 use serde_json::Value;
@@ -41,7 +42,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Runs it; the exit status is the skill's.
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         let ask = Ask::Run {
             skill: self.skill,
             tenant: self.tenant,
@@ -73,7 +74,7 @@ pub(super) struct Conversation {
 impl Conversation {
     /// Asks, relays output both ways, and returns the exit status. An interrupt stops a run that we wait for: the
     /// broker sees that we have gone.
-    pub(super) async fn hold(self, socket: &Path, ask: Ask) -> Result<u8, Failure> {
+    pub(super) async fn hold(self, socket: &Path, ask: Ask) -> Result<Exit, OperatorError> {
         let stream = Arc::new(open(socket, ask).await?);
         let mut from = &*stream;
         let (took, mut taken) = mpsc::channel(2);
@@ -103,7 +104,9 @@ impl Conversation {
             let frame = match (read_frame(&mut from).await, &invocation) {
                 (Ok(Some(frame)), _) => frame,
                 (Ok(None) | Err(_), Some(id)) => break Err(gone(id)),
-                (Ok(None), None) => break Err(Failure::new(4, "the broker went away")),
+                (Ok(None), None) => {
+                    break Err(OperatorError::new(Exit::NOT_PERMITTED, "the broker went away"));
+                }
                 (Err(e), None) => break Err(lost(e)),
             };
             // Java says on standard output that it has no memory.
@@ -139,7 +142,7 @@ impl Conversation {
                         }
                     }
                     Tell::Done { exit, answer } => break Ok((exit, answer)),
-                    Tell::Failed { exit, message, detail } => break Err(Failure { exit, message, detail }),
+                    Tell::Failed(error) => break Err(error),
                 },
             }
         };
@@ -202,9 +205,9 @@ fn not_the_folder(about: &Value) -> Option<String> {
 }
 
 /// The broker went away during a run, which counts as aborted (`[2.1]`): nobody else could tell its end here.
-fn gone(invocation: &str) -> Failure {
-    Failure {
-        exit: 1,
+fn gone(invocation: &str) -> OperatorError {
+    OperatorError {
+        exit: Exit::FAILED,
         message: format!(
             "the broker went away during run {invocation}, which is being ended: when the broker is back, \
              `cyberos skill wait {invocation}` tells how it ended"
@@ -273,7 +276,7 @@ const NO_CONNECT: &str = "the skill did not connect to the broker within 60 s: a
                           a minute, e.g. `/opt/cyberos/bin/cyberos-call --list` at its beginning";
 
 /// A line for an end that the exit status alone does not tell.
-pub(super) fn explain(exit: u8, answer: &Value, last_words: &str) {
+pub(super) fn explain(exit: Exit, answer: &Value, last_words: &str) {
     let outcome = answer["outcome"].as_str().unwrap_or_default();
     let say = match outcome {
         "killed" if answer["because"].is_string() => {

@@ -1,8 +1,9 @@
 //! `cyberos skill …` and `cyberos status`.
 
-use super::client::{Failure, ask, ask_items};
+use super::client::{ask, ask_items};
 use super::run::{Conversation, Run};
 use super::{Context, output};
+use crate::exit::{Exit, OperatorError};
 use crate::operator::Ask;
 use clap::Subcommand;
 use serde_json::Value;
@@ -70,7 +71,7 @@ pub(super) enum Skill {
 }
 
 impl Skill {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         match self {
             Skill::Run(run) => run.run(context).await,
             Skill::Broker(command) => command.run(context).await,
@@ -104,16 +105,16 @@ impl Skill {
     }
 }
 
-pub(super) async fn list(context: &Context) -> Result<u8, Failure> {
+pub(super) async fn list(context: &Context) -> Result<Exit, OperatorError> {
     let mut items = Vec::new();
     ask_items(&context.socket, Ask::List {}, |item| items.push(item)).await?;
     if context.json {
         output::json(&Value::Array(items));
-        return Ok(0);
+        return Ok(Exit::OK);
     }
     if items.is_empty() {
         output::line!("no skills in the source");
-        return Ok(0);
+        return Ok(Exit::OK);
     }
     let rows: Vec<Vec<String>> = items
         .iter()
@@ -132,7 +133,7 @@ pub(super) async fn list(context: &Context) -> Result<u8, Failure> {
         })
         .collect();
     output::table(&["SKILL", "SHOWN", "STATUS", "VERSION", "REASON"], &rows);
-    Ok(0)
+    Ok(Exit::OK)
 }
 
 /// The fields of an object, one a line; lists with one item a line.
@@ -161,7 +162,7 @@ pub(super) fn print_fields(answer: &Value) {
     }
 }
 
-async fn show(context: &Context, skill: String) -> Result<u8, Failure> {
+async fn show(context: &Context, skill: String) -> Result<Exit, OperatorError> {
     let (_, answer) = ask(&context.socket, Ask::Show { skill }).await?;
     if context.json {
         output::json(&answer);
@@ -169,7 +170,7 @@ async fn show(context: &Context, skill: String) -> Result<u8, Failure> {
         print_fields(&answer);
         print_summary(&answer);
     }
-    Ok(0)
+    Ok(Exit::OK)
 }
 
 /// What is dangerous of what a skill asks for: always the last that is printed.
@@ -180,7 +181,12 @@ fn print_summary(shown: &Value) {
     }
 }
 
-async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<String>) -> Result<u8, Failure> {
+async fn approve(
+    context: &Context,
+    skill: String,
+    yes: bool,
+    tenant: Option<String>,
+) -> Result<Exit, OperatorError> {
     let (_, shown) = ask(&context.socket, Ask::Show { skill: skill.clone() }).await?;
     if !context.json {
         output::line!("{skill} asks for:");
@@ -189,18 +195,18 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
     }
     if !yes {
         if context.json || !std::io::stdin().is_terminal() {
-            return Err(Failure::new(2, "approve asks on a terminal; elsewhere say --yes"));
+            return Err(OperatorError::new(Exit::USAGE, "approve asks on a terminal; elsewhere say --yes"));
         }
         let answer = output::asked("Grant exactly this, within the operator's grants.max? [y/N] ")?;
         if !matches!(answer.as_str(), "y" | "Y" | "yes") {
-            return Err(Failure::new(1, "nothing was approved"));
+            return Err(OperatorError::new(Exit::FAILED, "nothing was approved"));
         }
     }
     let wishes = shown["wishes_digest"].as_str().unwrap_or_default().to_owned();
     let (_, answer) = ask(&context.socket, Ask::Approve { skill: skill.clone(), wishes, tenant }).await?;
     if context.json {
         output::json(&answer);
-        return Ok(0);
+        return Ok(Exit::OK);
     }
     output::line!("approved: {skill}");
     for directory in answer["bash_directories"].as_array().into_iter().flatten() {
@@ -213,15 +219,15 @@ async fn approve(context: &Context, skill: String, yes: bool, tenant: Option<Str
             crate::terminal::escape_line(wish.as_str().unwrap_or_default())
         );
     }
-    Ok(0)
+    Ok(Exit::OK)
 }
 
-fn validate(context: &Context, dir: &std::path::Path) -> Result<u8, Failure> {
+fn validate(context: &Context, dir: &std::path::Path) -> Result<Exit, OperatorError> {
     let path = dir.join("SKILL.md");
     if dir.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
         let folder = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
-        return Err(Failure::new(
-            2,
+        return Err(OperatorError::new(
+            Exit::USAGE,
             format!(
                 "{} is a file; give the skill's folder: cyberos skill validate {}",
                 dir.display(),
@@ -230,7 +236,7 @@ fn validate(context: &Context, dir: &std::path::Path) -> Result<u8, Failure> {
         ));
     }
     let report = crate::skill::report_dir(dir, &|_| false)
-        .map_err(|e| Failure::new(1, format!("cannot read {}: {e}", path.display())))?;
+        .map_err(|e| OperatorError::new(Exit::FAILED, format!("cannot read {}: {e}", path.display())))?;
     if context.json {
         output::json(&report.to_json());
     } else {
@@ -245,15 +251,16 @@ fn validate(context: &Context, dir: &std::path::Path) -> Result<u8, Failure> {
             output::line!("{}: valid", path.display());
         }
     }
-    Ok(if report.is_ok() { 0 } else { 6 })
+    Ok(if report.is_ok() { Exit::OK } else { Exit::INVALID })
 }
 
-fn scaffold(context: &Context, id: &str, dir: &std::path::Path) -> Result<u8, Failure> {
-    let made = crate::scaffold::write(id, dir).map_err(|e| Failure::new(1, e.to_string()))?;
+fn scaffold(context: &Context, id: &str, dir: &std::path::Path) -> Result<Exit, OperatorError> {
+    let made =
+        crate::scaffold::write(id, dir).map_err(|e| OperatorError::new(Exit::FAILED, e.to_string()))?;
     if context.json {
         output::json(&serde_json::json!({ "dir": made }));
     } else {
         output::line!("{}", made.display());
     }
-    Ok(0)
+    Ok(Exit::OK)
 }

@@ -1,7 +1,8 @@
 //! `cyberos skillfs`: what the view shows and why. Asks SkillFS through the broker, which operators may talk to.
 
-use super::client::{Failure, ask};
+use super::client::ask;
 use super::{Context, output};
+use crate::exit::{Exit, OperatorError};
 use crate::operator::Ask;
 use clap::Subcommand;
 
@@ -23,7 +24,7 @@ pub(super) enum Skillfs {
 }
 
 impl Skillfs {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         match self {
             Skillfs::Status => super::skill::list(context).await,
             Skillfs::Explain { skill } => {
@@ -33,7 +34,7 @@ impl Skillfs {
                 } else {
                     super::skill::print_fields(&answer);
                 }
-                Ok(0)
+                Ok(Exit::OK)
             }
             Skillfs::Refresh { skill } => {
                 let (_, answer) = ask(&context.socket, Ask::Refresh { skill }).await?;
@@ -42,7 +43,7 @@ impl Skillfs {
                 } else {
                     output::line!("decided: {}", output::text(&answer, "decided"));
                 }
-                Ok(0)
+                Ok(Exit::OK)
             }
         }
     }

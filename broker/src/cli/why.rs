@@ -1,8 +1,9 @@
 //! `cyberos why` (`[7.6]`): why calls of a run were refused, one sentence each. The sentences are the ledger's: they were
 //! worded where the call was refused (`grants`).
 
-use super::client::{Failure, ask};
+use super::client::ask;
 use super::{Context, output};
+use crate::exit::{Exit, OperatorError};
 use crate::operator::Ask;
 use crate::terminal::escape_line;
 use clap::Args;
@@ -19,13 +20,13 @@ pub(super) struct Why {
 }
 
 impl Why {
-    pub(super) async fn run(self, context: &Context) -> Result<u8, Failure> {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, OperatorError> {
         let asked = self.invocation.clone();
         let (_, told) =
             ask(&context.socket, Ask::Why { invocation: self.invocation, call: self.call }).await?;
         if context.json {
             output::json(&told);
-            return Ok(0);
+            return Ok(Exit::OK);
         }
         let records = told.as_array().map(Vec::as_slice).unwrap_or_default();
         match self.call.filter(|_| records.is_empty()) {
@@ -46,6 +47,6 @@ impl Why {
                 output::word(record, "tool_name")
             );
         }
-        Ok(0)
+        Ok(Exit::OK)
     }
 }

@@ -1,8 +1,8 @@
 //! What the helper is asked to run: the skill's entry point with exactly the environment of `[2.3]`, at the sealed
 //! copy, under the limits of its grants.
 
-use super::NotRun;
 use crate::call::Invocation;
+use crate::exit::{Exit, OperatorError};
 use crate::grants::Grants;
 use crate::skill::Skill;
 use cyberos_proto::plan::{Bind, BindKind, MAX_WORD_BYTES, Profile, SandboxPath, SpawnPlan};
@@ -14,8 +14,8 @@ pub(super) fn plan(
     grants: &Grants,
     args: &[Vec<u8>],
     effort: Duration,
-) -> Result<SpawnPlan, NotRun> {
-    let bad = |fault| NotRun::new(6, format!("{}: {fault}", skill.id));
+) -> Result<SpawnPlan, OperatorError> {
+    let bad = |fault| OperatorError::new(Exit::INVALID, format!("{}: {fault}", skill.id));
     let home = SandboxPath::new(&format!("/opt/cyberos/skills/{}", skill.id)).map_err(bad)?;
     let program =
         SandboxPath::new(&format!("{}/{}", home.as_str(), skill.extensions.entrypoint)).map_err(bad)?;
@@ -41,8 +41,8 @@ pub(super) fn plan(
     };
     let taken = plan.word_bytes();
     if taken > MAX_WORD_BYTES {
-        return Err(NotRun::new(
-            2,
+        return Err(OperatorError::new(
+            Exit::USAGE,
             format!(
                 "{}: its arguments and environment take {taken} bytes, each with one more for its end; there \
                  is room for {MAX_WORD_BYTES}: hand over the rest on standard input (--stdin)",
@@ -50,6 +50,6 @@ pub(super) fn plan(
             ),
         ));
     }
-    plan.check().map_err(|fault| NotRun::new(2, format!("{}: {fault}", skill.id)))?;
+    plan.check().map_err(|fault| OperatorError::new(Exit::USAGE, format!("{}: {fault}", skill.id)))?;
     Ok(plan)
 }
