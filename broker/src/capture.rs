@@ -11,7 +11,7 @@ mod logs;
 
 pub use logs::{Keep, Logs};
 
-use crate::space::Space;
+use crate::disk_guard::DiskGuard;
 use logs::Running;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -52,14 +52,14 @@ pub struct Progress {
 pub struct Stream {
     /// None when there was no space for it from the start.
     file: Option<File>,
-    space: Option<Space>,
+    space: Option<DiskGuard>,
     progress: watch::Sender<Progress>,
     /// What [`Cut::Lost`] is owed to.
     why: OnceLock<String>,
 }
 
 impl Stream {
-    fn create(path: &Path, space: &Space) -> std::io::Result<Self> {
+    fn create(path: &Path, space: &DiskGuard) -> std::io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         Ok(Stream::new(Some(file), Some(space.clone()), Progress::default()))
     }
@@ -82,7 +82,7 @@ impl Stream {
         stream
     }
 
-    fn new(file: Option<File>, space: Option<Space>, progress: Progress) -> Self {
+    fn new(file: Option<File>, space: Option<DiskGuard>, progress: Progress) -> Self {
         Stream { file, space, progress: watch::Sender::new(progress), why: OnceLock::new() }
     }
 
@@ -180,7 +180,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    fn create(dir: PathBuf, space: &Space, running: Running) -> std::io::Result<Self> {
+    fn create(dir: PathBuf, space: &DiskGuard, running: Running) -> std::io::Result<Self> {
         Ok(Capture {
             stdout: Stream::create(&dir.join("stdout"), space)?,
             stderr: Stream::create(&dir.join("stderr"), space)?,

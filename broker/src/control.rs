@@ -10,10 +10,10 @@ use self::relay::relay;
 use crate::approvals::{Approval, Wishes};
 use crate::audit::Span;
 use crate::exit::{Exit, OperatorError};
+use crate::invocation::Running;
 use crate::operator::{Ask, FrameKind, Question, Tell, VERSION, read_frame, skill_json, write_json};
 use crate::overview;
 use crate::run::Wanted;
-use crate::running::Running;
 use crate::service::Broker;
 use anyhow::Result;
 use cyberos_proto::ids::{InvocationId, SkillName};
@@ -133,7 +133,7 @@ async fn answer(
                 let read = |store: &Path, id: &str, untold| crate::audit::answer::replay(store, id, untold);
                 let told = told(broker, parse_id(&invocation)?, read).await?;
                 let row = &told["completed"]["extra"];
-                Some(Tell::Done { exit: crate::running::status_of_row(row), answer: row.clone() })
+                Some(Tell::Done { exit: crate::invocation::status_of_row(row), answer: row.clone() })
             }
         },
         Ask::Logs { invocation, follow } => {
@@ -268,7 +268,7 @@ fn find(broker: &Broker, text: &str) -> Result<Arc<Running>, OperatorError> {
         .ok_or_else(|| OperatorError::new(Exit::FAILED, format!("no invocation {id} is running")))
 }
 
-async fn end_of(running: &Running) -> crate::running::Ended {
+async fn end_of(running: &Running) -> crate::invocation::Ended {
     let mut ended = running.ended();
     loop {
         if let Some(ended) = ended.borrow_and_update().clone() {
@@ -276,7 +276,7 @@ async fn end_of(running: &Running) -> crate::running::Ended {
         }
         if ended.changed().await.is_err() {
             // Unreachable while `running` is held; an end without a name is an abort.
-            return crate::running::Ended::aborted();
+            return crate::invocation::Ended::aborted();
         }
     }
 }

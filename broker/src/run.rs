@@ -1,6 +1,6 @@
 //! The start of an invocation, one straight line (`[0.1]`, `[2.1]`): SkillFS's verdict → sealed copy → SKILL.md →
 //! grants → socket → sandbox prepared → first row → program started → session. Whatever fails on the way undoes what came
-//! before. Called by `control`; `running` takes over from there.
+//! before. Called by `control`; `invocation` takes over from there.
 
 mod plan;
 mod refused;
@@ -16,14 +16,14 @@ use crate::call::{Invocation, TraceId, millis};
 use crate::diagnosis::Bounds;
 use crate::exit::{Exit, OperatorError};
 use crate::grants::Grants;
-use crate::running::{Ended, Running, Watch};
+use crate::invocation::{Ended, Running, Watch};
 use crate::sandbox::{Ending, Sandbox};
 use crate::seal::{SealError, Sealed};
 use crate::service::Broker;
 use crate::session;
 use crate::skill::{self, Fault, MAX_FILE, Skill, SyncClass};
+use crate::skillfs_client::SkillfsError;
 use crate::terminal::escape_line;
-use crate::view::ViewError;
 use cyberos_proto::control::{SkillState, Verdict};
 use cyberos_proto::ids::{InvocationId, SkillName, TenantId};
 use cyberos_proto::plan::SpawnPlan;
@@ -53,8 +53,8 @@ pub struct Wanted {
     pub caller: String,
 }
 
-impl From<ViewError> for OperatorError {
-    fn from(e: ViewError) -> Self {
+impl From<SkillfsError> for OperatorError {
+    fn from(e: SkillfsError) -> Self {
         OperatorError::new(Exit::NOT_SHOWN, e.to_string())
     }
 }

@@ -5,7 +5,7 @@
 mod walk;
 
 use self::walk::Walk;
-use crate::space::{Short, Space};
+use crate::disk_guard::{DiskGuard, Short};
 use cyberos_proto::beneath::{self, Stay};
 use cyberos_proto::ids::SkillName;
 use nix::dir::Dir;
@@ -110,9 +110,9 @@ pub struct Sealer {
     mount: PathBuf,
     caps: Caps,
     /// What copies are written to.
-    disk: Space,
+    disk: DiskGuard,
     /// That, and the state's file system.
-    space: Space,
+    space: DiskGuard,
     kept: Mutex<Kept>,
 }
 
@@ -142,7 +142,7 @@ fn os(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(Errno) -> Seal
 impl Sealer {
     /// Takes the directory `sealed` (made if absent, mode 0700) and empties it: a copy never outlives its broker.
     /// `state` is the file system that copies leave space on beside their own.
-    pub fn open(sealed: &Path, mount: &Path, caps: Caps, state: &Space) -> Result<Self, SealError> {
+    pub fn open(sealed: &Path, mount: &Path, caps: Caps, state: &DiskGuard) -> Result<Self, SealError> {
         match nix::unistd::mkdir(sealed, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(e) => return Err(os("create", sealed)(e)),
@@ -162,7 +162,7 @@ impl Sealer {
         }
         let errno = |e: std::io::Error| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         let space = state.and(sealed).map_err(|e| os("look at", sealed)(errno(e)))?;
-        let disk = Space::open(sealed).map_err(|e| os("look at", sealed)(errno(e)))?;
+        let disk = DiskGuard::open(sealed).map_err(|e| os("look at", sealed)(errno(e)))?;
         let (path, mount) = (sealed.to_owned(), mount.to_owned());
         Ok(Sealer { dir, path, mount, caps, disk, space, kept: Mutex::default() })
     }

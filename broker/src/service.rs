@@ -7,17 +7,17 @@ use crate::blocking_pool::BlockingPool;
 use crate::call::Invocation;
 use crate::capture::{Keep, Logs};
 use crate::config::{self, Config};
+use crate::disk_guard::DiskGuard;
 use crate::exit::{Exit, OperatorError};
 use crate::grants::{Grants, NeverGrantable, Operator};
 use crate::helper::Helper;
+use crate::invocation::Running;
 use crate::memory::Store;
-use crate::running::Running;
 use crate::seal::{Caps, Sealer};
 use crate::session::Serving;
 use crate::skill::Skill;
-use crate::space::Space;
+use crate::skillfs_client::SkillfsClient;
 use crate::tools::{self, Catalogue, Deps};
-use crate::view::View;
 use anyhow::{Context, Result};
 use cyberos_proto::ids::InvocationId;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub struct Broker {
     /// The root helper.
     pub helper: Helper,
     /// SkillFS's control socket.
-    pub view: View,
+    pub view: SkillfsClient,
     /// Sealed copies.
     pub sealer: Arc<Sealer>,
     /// The audit trail.
@@ -66,7 +66,7 @@ impl Broker {
                 tenant_quota: config.quota.tenant_store_mb << 20,
                 helper: helper.clone(),
                 require: config.require.clone(),
-                space: Space::open(&state).context("the state directory")?,
+                space: DiskGuard::open(&state).context("the state directory")?,
             })
             .context("the tools")?,
         );
@@ -75,7 +75,7 @@ impl Broker {
             max_entries: usize::try_from(config.seal.max_entries).unwrap_or(usize::MAX),
             cache: config.seal.cache,
         };
-        let space = Space::open(&state).context("the state directory")?;
+        let space = DiskGuard::open(&state).context("the state directory")?;
         let sealer = Sealer::open(sealed, &config.mount, caps, &space).context("the sealed copies")?;
         let sealer = Arc::new(sealer);
         let approvals = Approvals::new(&state);
@@ -84,7 +84,7 @@ impl Broker {
         let never = Arc::new(NeverGrantable::new(&config));
         Ok(Arc::new(Broker {
             helper,
-            view: View::new(&config.skillfs_control),
+            view: SkillfsClient::new(&config.skillfs_control),
             sealer,
             audit,
             approvals,

@@ -2,7 +2,7 @@
 //! twice, there and through notes in the parent, so that whoever is left can end all of it. It decides nothing.
 
 use crate::cgroup::Groups;
-use crate::inner::{Inner, Note, Thing};
+use crate::inner::{Inner, Note, Resource};
 use crate::log::log;
 use crate::policy::ceiling::block;
 use crate::sys::{self, Sys};
@@ -16,15 +16,20 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The list, each thing with the descriptors that [`Thing`] names.
+/// The list, each thing with the descriptors that [`Resource`] names.
 #[derive(Default)]
 pub(crate) struct Holdings {
-    things: BTreeMap<Thing, Vec<OwnedFd>>,
+    things: BTreeMap<Resource, Vec<OwnedFd>>,
 }
 
 impl Holdings {
     /// Keeps `thing` here and in the parent. If the parent cannot be told, it is ended at once.
-    pub(crate) fn hold(&mut self, notes: &Inner, thing: Thing, mut fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    pub(crate) fn hold(
+        &mut self,
+        notes: &Inner,
+        thing: Resource,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let told = step("tell the parent", notes.send(&Note::Hold(thing), &borrowed, Wait::Block));
         if told.is_err() {
@@ -33,29 +38,29 @@ impl Holdings {
         }
         // The parent alone keeps locks: a link that is stuck in a close would do so for ever.
         fds.truncate(match thing {
-            Thing::Sandbox(_) | Thing::Mount(_) => 1,
-            Thing::Block(_) => 0,
+            Resource::Sandbox(_) | Resource::Mount(_) => 1,
+            Resource::Block(_) => 0,
         });
         self.things.insert(thing, fds);
         Ok(())
     }
 
-    pub(crate) fn drop(&mut self, notes: &Inner, thing: Thing) {
+    pub(crate) fn drop(&mut self, notes: &Inner, thing: Resource) {
         if self.things.remove(&thing).is_some() {
             let _ = notes.send(&Note::Drop(thing), &[], Wait::Block);
         }
     }
 
     /// The first descriptor of `thing`.
-    pub(crate) fn fd(&self, thing: Thing) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self, thing: Resource) -> Option<BorrowedFd<'_>> {
         self.things.get(&thing)?.first().map(AsFd::as_fd)
     }
 
     /// Each sandbox with the pidfd of its init.
     pub(crate) fn sandboxes(&self) -> impl Iterator<Item = (SandboxId, BorrowedFd<'_>)> {
         self.things.iter().filter_map(|(thing, fds)| match thing {
-            Thing::Sandbox(id) => Some((*id, fds.first()?.as_fd())),
-            Thing::Mount(_) | Thing::Block(_) => None,
+            Resource::Sandbox(id) => Some((*id, fds.first()?.as_fd())),
+            Resource::Mount(_) | Resource::Block(_) => None,
         })
     }
 
@@ -67,8 +72,8 @@ impl Holdings {
     /// Parent: lets go of sandboxes whose last process has ended.
     pub(crate) fn shed(&mut self) {
         self.things.retain(|thing, fds| match thing {
-            Thing::Sandbox(_) => fds.first().is_none_or(|init| !has_ended(init.as_fd())),
-            Thing::Mount(_) | Thing::Block(_) => true,
+            Resource::Sandbox(_) => fds.first().is_none_or(|init| !has_ended(init.as_fd())),
+            Resource::Mount(_) | Resource::Block(_) => true,
         });
     }
 
@@ -91,17 +96,17 @@ impl Holdings {
         for (thing, fds) in &self.things {
             match (thing, end(*thing, fds)) {
                 // It had ended, or was taken off, before.
-                (_, Ok(()) | Err(Errno::ESRCH)) | (Thing::Mount(_), Err(Errno::EINVAL)) => {}
+                (_, Ok(()) | Err(Errno::ESRCH)) | (Resource::Mount(_), Err(Errno::EINVAL)) => {}
                 (_, Err(e)) => log(&format!("{thing:?} cannot be ended: {e}")),
             }
         }
-        self.things.retain(|thing, _| !matches!(thing, Thing::Mount(_)));
+        self.things.retain(|thing, _| !matches!(thing, Resource::Mount(_)));
     }
 
     /// When all processes have gone: removes the control groups that are left, before the blocks are free.
     pub(crate) fn forget(self, groups: &Groups) {
         for thing in self.things.keys() {
-            if let Thing::Block(first) = thing {
+            if let Resource::Block(first) = thing {
                 groups.sweep(block(*first));
             }
         }
@@ -113,14 +118,14 @@ fn has_ended(process: BorrowedFd<'_>) -> bool {
     sys::readable(process, Duration::ZERO)
 }
 
-fn end(thing: Thing, fds: &[OwnedFd]) -> Sys<()> {
+fn end(thing: Resource, fds: &[OwnedFd]) -> Sys<()> {
     match (thing, fds.first()) {
-        (Thing::Sandbox(_), Some(init)) => sys::pidfd_signal(init.as_fd(), libc::SIGKILL),
-        (Thing::Mount(_), Some(mount)) => fuse::unmount(mount.as_fd()),
-        (Thing::Block(first), _) => {
+        (Resource::Sandbox(_), Some(init)) => sys::pidfd_signal(init.as_fd(), libc::SIGKILL),
+        (Resource::Mount(_), Some(mount)) => fuse::unmount(mount.as_fd()),
+        (Resource::Block(first), _) => {
             socket::sweep(block(first));
             Ok(())
         }
-        (Thing::Sandbox(_) | Thing::Mount(_), None) => Ok(()),
+        (Resource::Sandbox(_) | Resource::Mount(_), None) => Ok(()),
     }
 }

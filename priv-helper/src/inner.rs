@@ -11,7 +11,7 @@ pub(crate) type Inner = Link<Note, Note>;
 
 /// One thing that a link process owns outside itself; ended in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Thing {
+pub(crate) enum Resource {
     /// With the pidfd of its init.
     Sandbox(SandboxId),
     /// With the mount and the lock of its mount point.
@@ -24,9 +24,9 @@ pub(crate) enum Thing {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
     /// Link process: it has made this.
-    Hold(Thing),
+    Hold(Resource),
     /// Link process: this is no more.
-    Drop(Thing),
+    Drop(Resource),
     /// Who made a namespace: carries it.
     Namespace,
     /// Link process, to an init: what it is to become. Carries the ends of stdin, stdout and stderr, the template and the
@@ -67,10 +67,10 @@ pub(crate) enum Note {
 impl Message for Note {
     fn descriptors(&self) -> usize {
         match self {
-            Note::Hold(Thing::Sandbox(_) | Thing::Block(_)) => 1,
+            Note::Hold(Resource::Sandbox(_) | Resource::Block(_)) => 1,
             Note::Namespace | Note::Template | Note::Network => 1,
             Note::Prepared { asks } => usize::from(*asks),
-            Note::Hold(Thing::Mount(_)) | Note::Started => 2,
+            Note::Hold(Resource::Mount(_)) | Note::Started => 2,
             Note::Become { plan, template, network, .. } => {
                 3 + usize::from(*template)
                     + usize::from(*network)
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn a_note_comes_as_it_was_sent_with_its_descriptors_or_not_at_all() {
-        let sandbox = Thing::Sandbox(SandboxId::from_random([7; 16]));
+        let sandbox = Resource::Sandbox(SandboxId::from_random([7; 16]));
         let failed = Note::Failed(Refusal::Exec { errno: 2 });
         let prepared = [Note::Prepared { asks: true }, Note::Prepared { asks: false }, Note::Go];
         let others =
-            [Note::Hold(sandbox), Note::Drop(Thing::Block(5)), Note::Template, Note::Started, failed];
+            [Note::Hold(sandbox), Note::Drop(Resource::Block(5)), Note::Template, Note::Started, failed];
         for note in others.into_iter().chain(prepared) {
             assert_eq!(decode::<Note>(&encode(&note).unwrap()).unwrap(), note);
             let (ours, theirs) = pair::<Note, Note>().unwrap();

@@ -3,7 +3,7 @@
 use crate::ceiling::Ceiling;
 use crate::fuse;
 use crate::hold::Holdings;
-use crate::inner::{Inner, Thing};
+use crate::inner::{Inner, Resource};
 use crate::log::{Often, log, log_often};
 use crate::policy::ceiling::RootKind;
 use crate::sys;
@@ -45,8 +45,8 @@ impl Views {
         let copy = ceiling.has(RootKind::Backing).then(|| server.try_clone());
         let copy = step("copy the server's end", copy.transpose())?;
         // Held before it is attached: there is no moment in which nobody would take it off.
-        holdings.hold(notes, Thing::Mount(mount), kept.into())?;
-        let view = holdings.fd(Thing::Mount(mount)).ok_or(Refusal::Phase)?;
+        holdings.hold(notes, Resource::Mount(mount), kept.into())?;
+        let view = holdings.fd(Resource::Mount(mount)).ok_or(Refusal::Phase)?;
         let attached = step("attach the view", sys::attach(view, point.dir.as_fd()));
         attached.inspect_err(|_| self.take_off(mount, notes, holdings))?;
         self.0.insert(mount, View { server: copy, backing: BTreeSet::new() });
@@ -56,10 +56,10 @@ impl Views {
 
     pub(crate) fn take_off(&mut self, mount: MountId, notes: &Inner, holdings: &mut Holdings) {
         self.0.remove(&mount);
-        if let Some(Err(e)) = holdings.fd(Thing::Mount(mount)).map(fuse::unmount) {
+        if let Some(Err(e)) = holdings.fd(Resource::Mount(mount)).map(fuse::unmount) {
             log(&format!("mount {} cannot be taken off: {e}", mount.get()));
         }
-        holdings.drop(notes, Thing::Mount(mount));
+        holdings.drop(notes, Resource::Mount(mount));
     }
 
     /// Has the kernel serve `file` in place of the server.

@@ -2,7 +2,7 @@
 //! of the others the newest, by their ends, within the operator's two bounds.
 
 use super::Capture;
-use crate::space::Space;
+use crate::disk_guard::DiskGuard;
 use cyberos_proto::ids::InvocationId;
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -56,7 +56,7 @@ impl Drop for Running {
 pub struct Logs {
     dir: PathBuf,
     keep: Keep,
-    space: Space,
+    space: DiskGuard,
     running: Names,
     /// Invocations that ran without, newest last, and the disk that was nearly full.
     without: Arc<Mutex<VecDeque<(String, String)>>>,
@@ -69,7 +69,7 @@ impl Logs {
         let logs = Logs {
             dir: dir.to_owned(),
             keep,
-            space: Space::open(dir)?,
+            space: DiskGuard::open(dir)?,
             running: Names::default(),
             without: Arc::default(),
         };

@@ -12,9 +12,9 @@
 //!
 //! and an existing file is replaced. What a crash leaves in `.tmp` is swept at the next start.
 
+use super::open::beneath;
 use super::usage::{self, Block, Meter};
-use crate::space::{Short, Space};
-use cyberos_proto::beneath::{self, Stay};
+use crate::disk_guard::{DiskGuard, Short};
 use cyberos_proto::ids::TenantId;
 use data_encoding::HEXLOWER;
 use nix::errno::Errno;
@@ -163,7 +163,7 @@ impl MemoryError {
 #[derive(Debug)]
 pub struct Store {
     tenants: OwnedFd,
-    space: Space,
+    space: DiskGuard,
     block: Block,
     open: Mutex<HashMap<TenantId, Arc<Tenant>>>,
 }
@@ -193,7 +193,7 @@ impl Store {
         if !dir.metadata().map_err(|e| MemoryError::io("open", &shown, e))?.is_dir() {
             return Err(MemoryError::NotAFile { path: shown });
         }
-        let space = Space::open(tenants).map_err(|e| MemoryError::io("open", &shown, e))?;
+        let space = DiskGuard::open(tenants).map_err(|e| MemoryError::io("open", &shown, e))?;
         let block = Block::of(dir.as_fd()).map_err(|e| MemoryError::io("measure", &shown, e))?;
         let store = Store { tenants: dir.into(), space, block, open: Mutex::default() };
         for name in usage::names(store.tenants.as_fd()).map_err(|e| MemoryError::io("list", &shown, e))? {
@@ -439,12 +439,6 @@ fn check(path: &str) -> Result<(Vec<&str>, &str), MemoryError> {
         Some(name) if segments.first() == Some(&ROOT) => Ok((segments, name)),
         _ => bad("it does not begin with memories/"),
     }
-}
-
-/// Opens `path` below `dir`, through directories of the same file system alone.
-pub(super) fn beneath(dir: BorrowedFd<'_>, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
-    let mode = if flags.contains(OFlag::O_CREAT) { Mode::from_bits_truncate(0o600) } else { Mode::empty() };
-    beneath::open_as(dir, path, flags | OFlag::O_NOFOLLOW, mode, Stay::HERE)
 }
 
 /// How many of the directories `parents`, each in the one before, are not there.

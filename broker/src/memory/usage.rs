@@ -2,7 +2,7 @@
 //! that neither empty notes nor deep paths are free. A tenant's sum is counted once from the files and then kept up to
 //! date by the writes; an invocation's only grows. Only [`super::store`] counts.
 
-use super::store::beneath;
+use super::open::beneath;
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};

@@ -16,7 +16,7 @@ fn bench(caps: Caps) -> Bench {
     std::fs::write(source.join("SKILL.md"), "text\n").unwrap();
     std::fs::write(source.join("main"), "#!/bin/sh\n").unwrap();
     std::fs::set_permissions(source.join("main"), std::fs::Permissions::from_mode(0o4701)).unwrap();
-    let sealer = Sealer::open(&sealed, dir.path(), caps, &Space::open(dir.path()).unwrap()).unwrap();
+    let sealer = Sealer::open(&sealed, dir.path(), caps, &DiskGuard::open(dir.path()).unwrap()).unwrap();
     Bench { _dir: dir, source, sealed, sealer }
 }
 
@@ -154,7 +154,7 @@ fn copies_that_nobody_holds_go_when_the_cache_is_full_and_all_go_at_the_start() 
     let path = b.sealed.clone();
     let mount = b.source.parent().unwrap().to_owned();
     drop(held);
-    let _again = Sealer::open(&path, &mount, Caps::default(), &Space::open(&mount).unwrap()).unwrap();
+    let _again = Sealer::open(&path, &mount, Caps::default(), &DiskGuard::open(&mount).unwrap()).unwrap();
     assert_eq!(b.left(), 0);
 }
 
@@ -185,7 +185,7 @@ fn no_copy_is_made_on_a_disk_that_is_nearly_full_and_the_disk_is_named() {
     let (source, sealed) = (dir.path().join("demo"), dir.path().join("sealed"));
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("main"), vec![7; 300 << 10]).unwrap();
-    let space = Space::open(dir.path()).unwrap();
+    let space = DiskGuard::open(dir.path()).unwrap();
     let sealer = Sealer::open(&sealed, dir.path(), Caps::default(), &space).unwrap();
     let bench = Bench { _dir: tempfile::tempdir().unwrap(), source, sealed, sealer };
     let first = bench.seal().unwrap();
@@ -208,7 +208,7 @@ fn a_write_that_is_refused_for_want_of_space_names_the_disk_of_the_copies() {
     std::fs::create_dir(&sealed).unwrap();
     nix::mount::mount(tmpfs, &sealed, tmpfs, nix::mount::MsFlags::empty(), Some("size=1m"))
         .expect("this test needs root, to mount a small file system");
-    let state = Space::open(dir.path()).unwrap();
+    let state = DiskGuard::open(dir.path()).unwrap();
     let sealer = Sealer::open(&sealed, dir.path(), Caps::default(), &state).unwrap();
     let refused = os("copy", "main")(Errno::ENOSPC);
     let said = sealer.named_disk(&SkillName::new("demo").unwrap(), refused).to_string();

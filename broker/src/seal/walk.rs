@@ -1,7 +1,7 @@
 //! One walk of a skill's tree into a copy, or only to digest it: what is taken, what is refused, and what it counts.
 
 use super::{Caps, SealError, names, open_directory, os};
-use crate::space::{Budget, Short};
+use crate::disk_guard::{Budget, Short};
 use cyberos_proto::beneath::{self, Stay, kind};
 use cyberos_proto::tree::{self, Entry, Kind};
 use nix::errno::Errno;

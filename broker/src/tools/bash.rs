@@ -9,11 +9,11 @@ use crate::audit::Started;
 use crate::call::{Access, DISK_LOW, Invocation, Plan, TIMED_OUT, ToolError, ToolResult, millis};
 use crate::catalogue::{Asking, Tool};
 use crate::diagnosis::{self, Bounds};
+use crate::disk_guard::DiskGuard;
 use crate::grants::{Directory, Limits, SandboxGrant};
 use crate::helper::{Helper, HelperError};
 use crate::locks;
 use crate::sandbox::{Sandbox, SandboxError, Started as Program};
-use crate::space::Space;
 use cyberos_proto::message::{Exit, Refusal};
 use cyberos_proto::plan::{Bind, BindKind, Feature, MAX_WORD_BYTES, Profile, SandboxPath, SpawnPlan};
 use schemars::JsonSchema;
@@ -42,7 +42,7 @@ const ENVIRONMENT: [&str; 6] = [
 pub struct Bash {
     helper: Helper,
     require: Vec<Feature>,
-    space: Space,
+    space: DiskGuard,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -15,9 +15,9 @@ pub use resources::CallResources;
 use crate::audit::{Audit, Started};
 use crate::call::ToolResult;
 use crate::catalogue::{self, CatalogueError};
+use crate::disk_guard::DiskGuard;
 use crate::helper::Helper;
 use crate::memory::Store;
-use crate::space::Space;
 use cyberos_proto::plan::Feature;
 use std::future::Future;
 use std::pin::Pin;
@@ -50,7 +50,7 @@ pub struct Deps {
     /// What such a sandbox must not lack (`sandbox.require`).
     pub require: Vec<Feature>,
     /// Says when there is too little of it for Bash.
-    pub space: Space,
+    pub space: DiskGuard,
 }
 
 /// All tools of this build.

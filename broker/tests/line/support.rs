@@ -6,11 +6,11 @@ use cyberos_broker::audit::{Audit, AuditOptions, Row};
 use cyberos_broker::blocking_pool::BlockingPool;
 use cyberos_broker::call::{Invocation, TraceId};
 use cyberos_broker::config::{Config, GrantSet};
+use cyberos_broker::disk_guard::DiskGuard;
 use cyberos_broker::grants::{Grants, NeverGrantable, Operator};
 use cyberos_broker::helper::Helper;
 use cyberos_broker::memory::Store;
 use cyberos_broker::session::{Serving, Session, serve};
-use cyberos_broker::space::Space;
 use cyberos_broker::tools::{self, Catalogue, Deps, Tool};
 use cyberos_proto::ids::{InvocationId, TenantId};
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ fn deps(audit: &Audit, dir: &Path, tenant_quota: u64) -> Deps {
     let store = Arc::new(Store::open(&dir.join("tenants")).unwrap());
     // Nobody serves that socket: Bash is tested where there is a helper.
     let helper = Helper::new(&dir.join("helper.sock"));
-    let space = Space::open(dir).unwrap();
+    let space = DiskGuard::open(dir).unwrap();
     Deps { audit: audit.clone(), store, tenant_quota, helper, require: Vec::new(), space }
 }
 

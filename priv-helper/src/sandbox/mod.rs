@@ -30,7 +30,7 @@ use self::state::{Build, Heard, Sandbox, State, ended_early, kill};
 use self::template::{Templates, Which};
 use crate::ceiling::Ceiling;
 use crate::hold::Holdings;
-use crate::inner::{Inner, Note, Thing};
+use crate::inner::{Inner, Note, Resource};
 use crate::lease::{self, Leases};
 use crate::policy::gate::Phase;
 use crate::policy::outcome::named;
@@ -92,7 +92,7 @@ impl Sandboxes {
             Some(uid) => uid,
             None => {
                 let (first, lock) = lease::take_block(&w.ceiling.text)?;
-                holdings.hold(w.notes, Thing::Block(first), vec![lock])?;
+                holdings.hold(w.notes, Resource::Block(first), vec![lock])?;
                 self.leases.add(first);
                 step("lease", self.leases.take().ok_or(Errno::EAGAIN))?
             }
@@ -226,7 +226,7 @@ impl Sandboxes {
             reap(init.as_fd(), KILL_LIMIT);
             return Err(refusal);
         }
-        holdings.hold(notes, Thing::Sandbox(id), vec![init])?;
+        holdings.hold(notes, Resource::Sandbox(id), vec![init])?;
         sandbox.state = State::Preparing(Build {
             boot,
             network,
@@ -279,7 +279,7 @@ impl Sandboxes {
             socket::remove(invocation, inode, sandbox.uid);
         }
         kill(id, holdings);
-        if let Some(init) = holdings.fd(Thing::Sandbox(id)) {
+        if let Some(init) = holdings.fd(Resource::Sandbox(id)) {
             sys::readable(init, KILL_LIMIT);
         }
         self.look(id, w, holdings)
@@ -319,7 +319,7 @@ impl Sandboxes {
         let mut news = News::new();
         let Some(sandbox) = self.all.get_mut(&id) else { return Ok(news) };
         // Looked at before what it says is read, which it said before it ended.
-        let ended = holdings.fd(Thing::Sandbox(id)).is_none_or(has_ended);
+        let ended = holdings.fd(Resource::Sandbox(id)).is_none_or(has_ended);
         while let Some(heard) = sandbox.hear(id, holdings) {
             match heard {
                 Heard::Template(host, which, template) => self.templates.put(host, which, template),
@@ -370,10 +370,10 @@ impl Sandboxes {
             }
             State::Dying(told) => (told.map(|(refusal, _)| failed(refusal)), None),
         };
-        if let Some(init) = holdings.fd(Thing::Sandbox(id)) {
+        if let Some(init) = holdings.fd(Resource::Sandbox(id)) {
             reap(init, Duration::ZERO);
         }
-        holdings.drop(w.notes, Thing::Sandbox(id));
+        holdings.drop(w.notes, Resource::Sandbox(id));
         let over = sandbox.released || sandbox.fresh;
         if let Some(network) = network {
             named("own network namespace", self.networks.give(network))?;

@@ -5,7 +5,7 @@ use super::modes::Modes;
 use super::process::KILL_LIMIT;
 use super::template::{Host, Which};
 use crate::hold::Holdings;
-use crate::inner::{Inner, Note, Thing};
+use crate::inner::{Inner, Note, Resource};
 use crate::policy::gate::Phase;
 use crate::sys;
 use cyberos_proto::ids::{InvocationId, SandboxId};
@@ -196,7 +196,7 @@ fn dying(id: SandboxId, holdings: &Holdings, refusal: Refusal) -> State {
 
 /// Kills every process of a sandbox.
 pub(super) fn kill(id: SandboxId, holdings: &Holdings) {
-    let init = holdings.fd(Thing::Sandbox(id));
+    let init = holdings.fd(Resource::Sandbox(id));
     let _ = init.map(|init| sys::pidfd_signal(init, libc::SIGKILL));
 }
 

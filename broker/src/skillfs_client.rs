@@ -20,7 +20,7 @@ const PLACES: usize = 100;
 
 /// Why SkillFS gave no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ViewError {
+pub enum SkillfsError {
     /// Not there, or it went away.
     #[error("SkillFS at {path} does not answer: {why} (is cyberos-skillfs.service running?)")]
     Gone { path: PathBuf, why: String },
@@ -31,21 +31,21 @@ pub enum ViewError {
 
 /// Where SkillFS listens.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct SkillfsClient {
     path: PathBuf,
     /// Places for questions that may wait for a decision, and for those that are answered at once.
     waiting: Arc<Semaphore>,
     quick: Arc<Semaphore>,
 }
 
-impl View {
+impl SkillfsClient {
     /// Names the control socket; nothing is connected yet.
     pub fn new(path: &Path) -> Self {
         let places = || Arc::new(Semaphore::new(PLACES));
-        View { path: path.to_owned(), waiting: places(), quick: places() }
+        SkillfsClient { path: path.to_owned(), waiting: places(), quick: places() }
     }
 
-    async fn ask(&self, request: ControlRequest, limit: Duration) -> Result<ControlReply, ViewError> {
+    async fn ask(&self, request: ControlRequest, limit: Duration) -> Result<ControlReply, SkillfsError> {
         let path = self.path.clone();
         let places =
             if matches!(request, ControlRequest::Await { .. }) { &self.waiting } else { &self.quick };
@@ -59,7 +59,7 @@ impl View {
             drop((link, place));
             Ok(answer)
         });
-        let gone = |why: String| ViewError::Gone { path: self.path.clone(), why };
+        let gone = |why: String| SkillfsError::Gone { path: self.path.clone(), why };
         match asked.await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(LinkError::WouldBlock)) => Err(gone(format!("no answer within {} s", limit.as_secs()))),
@@ -73,51 +73,57 @@ impl View {
         name: &SkillName,
         request: ControlRequest,
         limit: Duration,
-    ) -> Result<SkillState, ViewError> {
+    ) -> Result<SkillState, SkillfsError> {
         match self.ask(request, limit).await? {
             ControlReply::Skill(state) if state.skill == *name => Ok(state),
-            ControlReply::NoSuchSkill => Err(ViewError::NoSuchSkill(name.clone())),
-            other => {
-                Err(ViewError::Gone { path: self.path.clone(), why: format!("unexpected answer {other:?}") })
-            }
+            ControlReply::NoSuchSkill => Err(SkillfsError::NoSuchSkill(name.clone())),
+            other => Err(SkillfsError::Gone {
+                path: self.path.clone(),
+                why: format!("unexpected answer {other:?}"),
+            }),
         }
     }
 
     /// The verdict, waiting at most `timeout` for one that is pending.
-    pub async fn await_verdict(&self, skill: &SkillName, timeout: Duration) -> Result<SkillState, ViewError> {
+    pub async fn await_verdict(
+        &self,
+        skill: &SkillName,
+        timeout: Duration,
+    ) -> Result<SkillState, SkillfsError> {
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).min(MAX_AWAIT_MS);
         let limit = Duration::from_millis(timeout_ms.into()) + SLACK;
         self.skill(skill, ControlRequest::Await { skill: skill.clone(), timeout_ms }, limit).await
     }
 
     /// All that SkillFS knows of one skill.
-    pub async fn explain(&self, skill: &SkillName) -> Result<SkillState, ViewError> {
+    pub async fn explain(&self, skill: &SkillName) -> Result<SkillState, SkillfsError> {
         self.skill(skill, ControlRequest::Explain { skill: skill.clone() }, SLACK).await
     }
 
     /// Lets the provider decide again: how many skills were decided.
-    pub async fn refresh(&self, skill: Option<&SkillName>) -> Result<u32, ViewError> {
+    pub async fn refresh(&self, skill: Option<&SkillName>) -> Result<u32, SkillfsError> {
         match self.ask(ControlRequest::Refresh { skill: skill.cloned() }, REFRESH_LIMIT).await? {
             ControlReply::Refreshed { decided } => Ok(decided),
             ControlReply::NoSuchSkill => match skill {
-                Some(name) => Err(ViewError::NoSuchSkill(name.clone())),
+                Some(name) => Err(SkillfsError::NoSuchSkill(name.clone())),
                 None => Ok(0),
             },
-            other => {
-                Err(ViewError::Gone { path: self.path.clone(), why: format!("unexpected answer {other:?}") })
-            }
+            other => Err(SkillfsError::Gone {
+                path: self.path.clone(),
+                why: format!("unexpected answer {other:?}"),
+            }),
         }
     }
 
     /// What SkillFS does, with all its skills (the pages put together).
-    pub async fn status(&self) -> Result<Status, ViewError> {
+    pub async fn status(&self) -> Result<Status, SkillfsError> {
         let mut whole: Option<Status> = None;
         let mut after = None;
         loop {
             let page = match self.ask(ControlRequest::Status { after }, SLACK).await? {
                 ControlReply::Status(page) => page,
                 other => {
-                    return Err(ViewError::Gone {
+                    return Err(SkillfsError::Gone {
                         path: self.path.clone(),
                         why: format!("unexpected answer {other:?}"),
                     });
@@ -134,7 +140,7 @@ impl View {
                 }
             }
             if !more || stuck {
-                return whole.ok_or_else(|| ViewError::Gone {
+                return whole.ok_or_else(|| SkillfsError::Gone {
                     path: self.path.clone(),
                     why: "an empty answer".into(),
                 });

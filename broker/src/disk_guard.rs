@@ -110,12 +110,12 @@ fn mount_point(fd: &OwnedFd) -> PathBuf {
 
 /// File systems that are written to, held.
 #[derive(Clone, Debug)]
-pub struct Space(Vec<Arc<OwnedFd>>);
+pub struct DiskGuard(Vec<Arc<OwnedFd>>);
 
-impl Space {
+impl DiskGuard {
     /// Holds the file system of `dir`.
     pub fn open(dir: &Path) -> io::Result<Self> {
-        Ok(Space(vec![Arc::new(held(dir)?)]))
+        Ok(DiskGuard(vec![Arc::new(held(dir)?)]))
     }
 
     /// That of `dir` too, if it is another one.
@@ -128,7 +128,7 @@ impl Space {
             }
         }
         all.push(Arc::new(more));
-        Ok(Space(all))
+        Ok(DiskGuard(all))
     }
 
     /// Which of them has no room for `bytes` more in `files` new files; none if all have. May wait for a disk.
@@ -177,13 +177,13 @@ impl Space {
 /// What has been found free and is not used up yet, so that not every small file costs a look at each disk.
 #[derive(Debug)]
 pub struct Budget<'a> {
-    space: &'a Space,
+    space: &'a DiskGuard,
     bytes: u64,
     files: u64,
 }
 
 impl Budget<'_> {
-    /// [`Space::lacks`] for one file of `bytes`; a disk that others fill meanwhile is noticed 64 files or 4 MiB later.
+    /// [`DiskGuard::lacks`] for one file of `bytes`; a disk that others fill meanwhile is noticed 64 files or 4 MiB later.
     pub fn lacks(&mut self, bytes: u64) -> io::Result<Option<Short>> {
         if bytes > self.bytes || self.files == 0 {
             let (more, files) = AHEAD;
@@ -231,7 +231,7 @@ mod tests {
     fn many_small_files_cost_few_looks_and_a_disk_that_fills_up_is_noticed_soon() {
         let dir = tempfile::tempdir().unwrap();
         mount(dir.path(), "size=32m");
-        let space = Space::open(dir.path()).unwrap();
+        let space = DiskGuard::open(dir.path()).unwrap();
         let mut budget = space.budget();
         assert_eq!(budget.lacks(1 << 10).unwrap(), None);
         // By others. The next few go on by what was found, and no more than a few.
@@ -252,7 +252,7 @@ mod tests {
         std::fs::create_dir(&inside).unwrap();
         std::fs::create_dir(&other).unwrap();
         mount(&other, "size=1m");
-        let space = Space::open(dir.path()).unwrap();
+        let space = DiskGuard::open(dir.path()).unwrap();
         let counts = [&inside, &other].map(|dir| space.and(dir).unwrap().0.len());
         nix::mount::umount2(&other, nix::mount::MntFlags::MNT_DETACH).unwrap();
         assert_eq!(counts, [1, 2]);
@@ -264,7 +264,7 @@ mod tests {
         mount(dir.path(), "size=1m,nr_inodes=40");
         let inside = dir.path().join("a b");
         std::fs::create_dir(&inside).unwrap();
-        let space = Space::open(&inside).unwrap();
+        let space = DiskGuard::open(&inside).unwrap();
         let (fits, bytes, files) = (
             space.lacks(900 << 10, 30).unwrap(),
             space.lacks(1 << 20, 1).unwrap(),

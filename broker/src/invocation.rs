@@ -11,7 +11,7 @@ use crate::helper::HelperError;
 use crate::locks;
 use crate::sandbox::{End, Ends, Sandbox};
 use crate::session::Session;
-use crate::view::View;
+use crate::skillfs_client::SkillfsClient;
 use cyberos_proto::control::Verdict;
 use cyberos_proto::ids::SkillName;
 use cyberos_proto::message::{Exit, Refusal, Signal};
@@ -172,7 +172,7 @@ impl Running {
     }
 
     /// Looks every second whether the view still shows the skill, and acts as the operator wants when it does not.
-    pub async fn watch_verdict(self: Arc<Self>, view: View, skill: SkillName, on_hidden: OnHidden) {
+    pub async fn watch_verdict(self: Arc<Self>, view: SkillfsClient, skill: SkillName, on_hidden: OnHidden) {
         let mut ended = self.ended();
         loop {
             tokio::select! {
