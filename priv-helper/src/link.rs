@@ -61,12 +61,14 @@ pub(crate) fn serve(
 
 impl Session<'_> {
     fn turns(&mut self) -> Result<Infallible, String> {
+        let mut quiet = false;
         loop {
-            self.sandboxes.keep_spare(self.within.ceiling);
+            self.sandboxes.keep_spare(self.within.ceiling, quiet);
             let mut watched = vec![self.link.as_fd(), self.within.notes.as_fd()];
             watched.extend(self.holdings.sandboxes().map(|(_, init)| init));
             watched.extend(self.sandboxes.watched());
-            named("poll", sys::wait_any(&watched, &[], self.sandboxes.patience()))?;
+            let patience = self.sandboxes.patience(self.within.ceiling);
+            quiet = !named("poll", sys::wait_any(&watched, &[], patience))?;
             must(!sys::readable(self.within.notes.as_fd(), Duration::ZERO), "the parent has gone")?;
             let news = self.sandboxes.look_at_all(self.within, &mut self.holdings)?;
             self.tell_all(news)?;

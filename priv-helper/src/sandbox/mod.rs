@@ -19,6 +19,7 @@ mod network;
 mod prepare;
 pub(crate) mod process;
 pub(crate) mod rights;
+mod spare;
 mod state;
 mod template;
 
@@ -26,6 +27,7 @@ use self::init::Newborn;
 use self::network::Networks;
 use self::prepare::{For, trees};
 use self::process::{KILL_LIMIT, has_ended, reap};
+use self::spare::Spare;
 use self::state::{Build, Heard, Sandbox, State, ended_early, kill};
 use self::template::{Templates, Which};
 use crate::ceiling::Ceiling;
@@ -40,7 +42,7 @@ pub(crate) use child::IGNORED;
 use cyberos_proto::ids::{InvocationId, SandboxId};
 use cyberos_proto::link::{Peer, Wait};
 use cyberos_proto::message::{Event, Exit, PHASE_LIMIT, Refusal, Reply, Signal, step};
-use cyberos_proto::plan::{Cgroup, Limits, Network, SandboxReport, SpawnPlan};
+use cyberos_proto::plan::{Network, SandboxReport, SpawnPlan};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;
@@ -49,6 +51,9 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+/// Without news for so long, a link has nothing that is in a hurry.
+const QUIET: Duration = Duration::from_millis(5);
 
 /// What a link's sandboxes are made within: root's limits, the peer, and who is told of what is held.
 #[derive(Clone, Copy)]
@@ -67,10 +72,7 @@ pub(crate) struct Sandboxes {
     networks: Networks,
     /// What was mounted when it was last looked at.
     mounts: Option<Table>,
-    /// Limits of the last sandbox, as which the next one is likely to be limited.
-    usual: Option<Limits>,
-    /// An init that waits for what it is to become: half of what making a sandbox costs, done before it is asked for.
-    spare: Option<Newborn>,
+    spare: Spare,
 }
 
 /// What the peer is to be told, with its descriptors.
@@ -97,7 +99,7 @@ impl Sandboxes {
                 step("lease", self.leases.take().ok_or(Errno::EAGAIN))?
             }
         };
-        let limits = self.usual.clone();
+        let limits = self.spare.usual();
         let group = w.ceiling.groups.make(uid);
         let group = group.and(limits.iter().try_for_each(|l| w.ceiling.groups.limit(uid, l)));
         if let Err(refusal) = group {
@@ -203,11 +205,7 @@ impl Sandboxes {
         let host = template::host();
         let template = self.templates.get(&host, &which);
         let network = self.networks.take();
-        let spare = self.spare.take().filter(|spare| group.is_none() && !has_ended(spare.init.as_fd()));
-        let Newborn { init, boot } = match spare {
-            Some(spare) => spare,
-            None => init::born(ceiling, group.as_ref())?,
-        };
+        let Newborn { init, boot } = self.spare.take(ceiling, group.as_ref())?;
         let job = Note::Become {
             plan,
             uid,
@@ -285,11 +283,11 @@ impl Sandboxes {
         self.look(id, w, holdings)
     }
 
-    /// Has an init wait for the next sandbox. Not before the first, and in version 2 of control groups an init must be
-    /// born where its limits are.
-    pub(crate) fn keep_spare(&mut self, ceiling: &Ceiling) {
-        if self.usual.is_some() && ceiling.groups.version != Cgroup::V2 && self.spare.is_none() {
-            self.spare = init::born(ceiling, None).ok();
+    /// Keeps an init for the next sandbox; not while one is built or just begins, which that would hold up, so when all
+    /// have ended or it has been `quiet`.
+    pub(crate) fn keep_spare(&mut self, ceiling: &Ceiling, quiet: bool) {
+        if quiet || self.all.values().all(|sandbox| matches!(sandbox.state, State::Leased)) {
+            self.spare.keep(ceiling);
         }
     }
 
@@ -298,10 +296,13 @@ impl Sandboxes {
         self.all.values().filter_map(Sandbox::news)
     }
 
-    /// How long the next sandbox may be left alone that could get stuck; none if there is none.
-    pub(crate) fn patience(&self) -> Option<Duration> {
-        let until = self.all.values().filter_map(Sandbox::until).min();
-        until.map(|until| until.saturating_duration_since(Instant::now()))
+    /// How long to wait for news: until the next sandbox counts as stuck, or until it has been quiet for long enough to
+    /// have an init wait; none if for neither.
+    pub(crate) fn patience(&self, ceiling: &Ceiling) -> Option<Duration> {
+        let stuck = self.all.values().filter_map(Sandbox::until).min();
+        let stuck = stuck.map(|until| until.saturating_duration_since(Instant::now()));
+        let quiet = self.spare.lacks(ceiling).then_some(QUIET);
+        stuck.into_iter().chain(quiet).min()
     }
 
     /// Looks at all sandboxes.
@@ -324,7 +325,7 @@ impl Sandboxes {
             match heard {
                 Heard::Template(host, which, template) => self.templates.put(host, which, template),
                 Heard::Prepared(pipes) => {
-                    self.usual.clone_from(&sandbox.limits);
+                    self.spare.made(sandbox.limits.as_ref());
                     let groups = w.ceiling.groups.version;
                     let report = SandboxReport::new(sandbox.uid, groups, w.ceiling.landlock, Network::Own);
                     news.push((Event::Prepared { sandbox: id, report }, pipes));
